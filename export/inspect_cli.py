@@ -119,9 +119,9 @@ def with_shipped_head(spec: DraftSpec) -> DraftSpec:
 
 def describe_draft(spec: DraftSpec) -> None:
     """Print how a head's files are read; nothing is loaded."""
+    from eagle_aot.export.drafters.description import line, report
     from eagle_aot.export.drafters.files import HeadCheckpoint
     from eagle_aot.export.drafters.registry import HEADS, name_of_kind
-    from eagle_aot.export.drafters.report_lines import line
     from eagle_aot.export.drafters.target_facts import TargetFacts
     from eagle_aot.export.spec import checked_tap_layers
 
@@ -133,7 +133,7 @@ def describe_draft(spec: DraftSpec) -> None:
     if spec.as_json:
         click.echo(json.dumps({"drafter": name} | description))
     else:
-        click.echo("\n".join([line("drafter", name), *HEADS[name].report(description)]))
+        click.echo("\n".join([line("drafter", name), *report(description)]))
 
 
 def rank_readings(spec: DraftSpec) -> None:

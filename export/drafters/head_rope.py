@@ -1,4 +1,4 @@
-"""A head's rotary embedding: what targets have, and what only public heads use."""
+"""The rotary embedding of a head: the types of targets, and those that only heads use."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,15 +32,13 @@ USED = {
     LLAMA3: ("factor", "context", "low_freq_factor", "high_freq_factor"),
     YARN: ("factor", "context", "beta_fast", "beta_slow", "attention_factor", "truncate"),
 }
-"""Fields of `Rope` that a type uses beside its base."""
+"""Fields of `Rope` that a type uses in addition to its base."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DynamicRope(Rope):
-    """Frequencies that sink once the sequence is longer than `context`, by how much longer it is.
-
-    As transformers' `_compute_dynamic_ntk_parameters`.
-    """
+    """Frequencies that decrease with the length of a sequence once it is longer than `context`, as
+    in transformers' `_compute_dynamic_ntk_parameters`."""
 
     rope_type: str = DYNAMIC
 
@@ -48,15 +46,15 @@ class DynamicRope(Rope):
         return DynamicRotary(self, head_dim)
 
     def inv_freq(self, head_dim: int) -> Tensor:
-        """Those of a sequence that is not longer than `context`."""
+        """Return the frequencies of a sequence that is not longer than `context`."""
         return Rope(theta=self.theta).inv_freq(head_dim)
 
 
 class DynamicRotary(RotaryEmbedding):
-    """One set of frequencies per sequence of a forward, from its last position, read on the device.
+    """Computes frequencies for each sequence from its last position, on the device.
 
     `(theta * s^(D / (D - 2)))^(-2i / D)` is the unscaled frequency times `s^(-2i / (D - 2))`.
-    Keys stay as the chunk that stored them turned them, as everywhere with a cache.
+    Cached keys keep the rotation of the chunk that stored them.
     """
 
     exponents: Tensor
@@ -68,7 +66,7 @@ class DynamicRotary(RotaryEmbedding):
         self.register_buffer("exponents", exponents, persistent=False)
 
     def forward(self, positions: Tensor) -> Rotary:
-        """`positions` int64 [B, T] -> the tables `apply_rotary` takes."""
+        """Return the tables that `apply_rotary` takes, for `positions` int64 [B, T]."""
         last = positions.amax(dim=-1, keepdim=True).unsqueeze(-1).unsqueeze(-1)
         length = (cast(last, torch.float32) + 1.0).clamp(min=float(self.context))
         stretch = self.factor * length / self.context - (self.factor - 1.0)
@@ -77,11 +75,11 @@ class DynamicRotary(RotaryEmbedding):
 
 
 def read_head_rope(layer: ConfigSection) -> Rope:
-    """The rotary embedding that a head's layer config describes.
+    """Return the rotary embedding that a head's layer config describes.
 
-    Where nothing names a base it is 10000, whatever the target uses (SafeAILab `_init_rope`).
-    SpecForge writes `rope_parameters` beside the older keys; the new key wins. Raises
-    UnsupportedError for a type that no public head is known to use.
+    The default base is 10000, whatever the target uses (SafeAILab `_init_rope`). SpecForge writes
+    `rope_parameters` in addition to the older keys; the new key wins. Raises UnsupportedError for a
+    type that no public head is known to use.
     """
     key = "rope_parameters" if layer.has("rope_parameters") else "rope_scaling"
     section = layer.section(key)
@@ -89,7 +87,7 @@ def read_head_rope(layer: ConfigSection) -> Rope:
     if kind == DYNAMIC:
         return _read_dynamic(layer, section)
     values = {name: v for name, v in layer.values.items() if not name.startswith("rope_s")}
-    # a text's three M-RoPE positions are one and the same
+    # the three M-RoPE positions of text are equal
     plain = {"rope_type": DEFAULT, "type": DEFAULT} if kind == MROPE else {}
     rope = {"rope_parameters": {**section.values, **plain}}
     try:
@@ -99,7 +97,7 @@ def read_head_rope(layer: ConfigSection) -> Rope:
 
 
 def describe_rope(rope: Rope, layer: ConfigSection) -> dict[str, Any]:
-    """What matters to its type, and the key that said so."""
+    """Return the fields that a rotary embedding's type uses, and the key that it was read from."""
     keys = [key for key in ("rope_parameters", "rope_scaling", "rope_theta") if layer.has(key)]
     used = {name: getattr(rope, name) for name in ("rope_type", "theta", *USED[rope.rope_type])}
     return used | {"source": f"{keys[0]} in config.json" if keys else "config.json says nothing"}

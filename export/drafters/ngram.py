@@ -1,22 +1,19 @@
-"""Prompt lookup as a kind of drafter: the runner's, from the text alone, so an artifact holds
-nothing of it."""
+"""Prompt lookup as a kind of drafter: the runner drafts from the text, without any module."""
 
 import torch
 from torch import Tensor, nn
 
 from eagle_aot.artifact import NGRAM
-from eagle_aot.export.drafters.protocol import Facts
+from eagle_aot.export.drafters.description import Facts
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.pair import Pair
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
-__all__ = ["methods", "without_checkpoint"]
-
 
 class NgramDraft(nn.Module):
-    """Stands beside a target that is exported alone: no weights, no caches, no taps."""
+    """The draft model of a target that is exported alone: no weights, no caches, no taps."""
 
     kind = NGRAM
     target_ids: Tensor
@@ -29,23 +26,23 @@ class NgramDraft(nn.Module):
         self.register_buffer("target_ids", torch.arange(vocab_size), persistent=False)
 
     def check_target(self, target: TapTarget) -> None:
-        """Any will do."""
+        """Accept any target."""
 
     def fuse(self, taps: Tensor) -> Tensor:
-        """[1, T, 0], as it came."""
+        """Return taps [1, T, 0] unchanged."""
         return taps
 
     def reset_cache(self) -> None:
-        """There is none."""
+        """Do nothing."""
 
 
 def without_checkpoint(
     spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[NgramDraft, Facts]:
-    """All that there is, and no facts."""
+    """Return the draft model; there are no facts."""
     return NgramDraft(target.vocab_size), {}
 
 
 def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
-    """None."""
+    """Return no methods."""
     return {}

@@ -1,11 +1,12 @@
-"""What an export asks of a drafter, whatever its kind."""
+"""The interfaces of draft models and of kinds of drafters."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from eagle_aot.export.drafters.description import Facts
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
@@ -17,18 +18,14 @@ if TYPE_CHECKING:
     from eagle_aot.export.pair import Pair
     from eagle_aot.export.self_test.text import Reading
 
-Facts = dict[str, Any]
-"""JSON, each fact with what decided it."""
-
 
 class DraftModel(Protocol):
-    """A loaded drafter, an `nn.Module` beside its target.
+    """A loaded drafter, an `nn.Module`.
 
-    `kind` names its line of the registry, here and in an artifact. `target_ids` int64 [Vd] are the
-    target's ids of its own. `tap_layers` are the boundaries of the target that `fuse` reads, and
-    `hidden_size` is the width of the features that it returns; none and 0 where it reads nothing of
-    its target. `default_chain_len` drafts a round are what its checkpoint proposes, None where it
-    says nothing.
+    `kind` is its name in the registry and in artifacts. `target_ids` int64 [Vd] has the target's id
+    of each of its ids. `tap_layers` are the target's boundaries that `fuse` reads, `hidden_size` is
+    the width of the features that it returns; empty and 0 for a drafter that reads no features.
+    `default_chain_len` is the number of drafts per round that its checkpoint proposes, if any.
     """
 
     kind: str
@@ -44,41 +41,41 @@ class DraftModel(Protocol):
     def default_chain_len(self) -> int | None: ...
 
     def check_target(self, target: TapTarget) -> None:
-        """Raise PairingError where it was made for another target."""
+        """Raise PairingError if the drafter was made for another target."""
 
     def fuse(self, taps: Tensor) -> Tensor:
-        """What the target's methods return for it: taps [1, T, n_taps * Ht] -> [1, T, H]."""
+        """Map taps [1, T, n_taps * Ht] to features [1, T, H], which the target's methods return."""
 
     def reset_cache(self) -> None:
-        """Forget all sequences."""
+        """Empty the caches of all sequences."""
 
 
 class DrafterKind(Protocol):
-    """A line of the registry: a module that knows one kind of drafter."""
+    """An entry of the registry: the Python module of one kind of drafter."""
 
     def without_checkpoint(
         self, spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
     ) -> tuple[DraftModel, Facts]:
-        """The drafter where no checkpoint is read, and the facts that `HeadKind.load` returns.
+        """Make a drafter without a checkpoint, and facts as `HeadKind.load` returns them.
 
-        A head has random weights then, in the geometry that public ones have for such a target.
+        A head has random weights, in the geometry of public heads for such a target.
         """
 
     def methods(
         self, pair: "Pair", lengths: "MethodLengths", splits_keys: bool
     ) -> "dict[str, MethodSpec]":
-        """What it adds to the target's methods, by name, in the order of their use.
+        """Return the methods that the drafter adds to the target's, in the order of their use.
 
-        Those of few rows should read caches by the operator for them where `splits_keys` says so
-        and the operator serves their shapes.
+        With `splits_keys`, methods of few rows read caches by the project's operator if it has a
+        kernel for their shapes.
         """
 
 
 class HeadKind(DrafterKind, Protocol):
-    """One whose drafters are models with checkpoints of their own."""
+    """A kind whose drafters are models with checkpoints."""
 
     def claims(self, checkpoint: "HeadCheckpoint") -> bool:
-        """Whether a checkpoint is of this kind; nothing is refused yet."""
+        """Return whether a checkpoint is of this kind; `load` may still refuse it."""
 
     def load(
         self,
@@ -88,10 +85,10 @@ class HeadKind(DrafterKind, Protocol):
         caches: CacheSpec,
         tap_layers: Sequence[int] | None,
     ) -> tuple[DraftModel, Facts]:
-        """The drafter on the host, and for the manifest how its files were understood.
+        """Load the drafter on the host; return it with the facts that a manifest records.
 
-        `tap_layers` overrule what they say. Raises CheckpointError for damaged files,
-        UnsupportedError for what is not read, PairingError where it cannot belong to `target`.
+        `tap_layers` replace the checkpoint's. Raises CheckpointError for damaged files,
+        UnsupportedError for unknown options, PairingError for a head of another target.
         """
 
     def describe(
@@ -100,13 +97,11 @@ class HeadKind(DrafterKind, Protocol):
         target: "TargetFacts | None",
         tap_layers: Sequence[int] | None,
     ) -> Facts:
-        """How a checkpoint is understood, without loading it; raises what loading would."""
-
-    def report(self, description: Facts) -> list[str]:
-        """A description as lines for a reader."""
+        """Describe how a checkpoint is read, without loading it. Raises what `load` would raise for
+        the parts that are read."""
 
     def readings(self, pair: "Pair") -> "Iterator[Reading]":
         """Yield the ways in which the drafter's files can be read, for a self-test.
 
-        The first one is what an export takes. They may use all caches of the pair.
+        The first one is the export's. Readings may use all caches of the pair.
         """

@@ -1,11 +1,10 @@
-"""The kinds of drafters this version exports, as one plain table."""
+"""The kinds of drafters that this version exports."""
 
-from eagle_aot.artifact import DFLASH, GEMMA4_ASSISTANT, NGRAM, P_EAGLE
+from eagle_aot.artifact import DFLASH, EAGLE3, GEMMA4_ASSISTANT, NGRAM, P_EAGLE
 from eagle_aot.export.drafters import ngram
 from eagle_aot.export.drafters.dflash import kind as dflash
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.load import load_draft
-from eagle_aot.export.drafters.eagle3.model import KIND as EAGLE3
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind as gemma4_assistant
 from eagle_aot.export.drafters.peagle import kind as peagle
@@ -27,26 +26,25 @@ HEADS: dict[str, HeadKind] = {
     P_EAGLE: peagle,
     EAGLE3: eagle3,
 }
-"""By the name in a manifest; asked in this order. The last one takes whatever is left, and refuses
-by name what it does not read."""
+"""Kinds of heads by their names in manifests. The first one that claims a checkpoint reads it; the
+last one claims all, and refuses by name what is of no known kind."""
 
 KINDS: dict[str, DrafterKind] = {**HEADS, NGRAM: ngram}
-"""And what needs no checkpoint."""
 
 OF_DUMMIES = EAGLE3
-"""What drafts for a target of random weights unless something else is asked for."""
+"""The default drafter of a target with random weights."""
 
 
 def kind_of_checkpoint(checkpoint: HeadCheckpoint) -> HeadKind:
-    """The first kind that claims a checkpoint."""
+    """Return the kind of a checkpoint."""
     return HEADS[name_of_kind(checkpoint)]
 
 
 def name_of_kind(checkpoint: HeadCheckpoint) -> str:
-    """How it is called."""
+    """Return the name of a checkpoint's kind."""
     return next(name for name, kind in HEADS.items() if kind.claims(checkpoint))
 
 
 def kind_of(drafter: DraftModel) -> DrafterKind:
-    """The kind of a drafter that is loaded."""
+    """Return the kind of a loaded drafter."""
     return KINDS[drafter.kind]

@@ -10,8 +10,9 @@ from torch import nn
 
 from eagle_aot.common.errors import ExportError
 from eagle_aot.common.memory import shortage
+from eagle_aot.export.drafters.description import Facts
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.protocol import DraftModel, Facts
+from eagle_aot.export.drafters.protocol import DraftModel
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
 from eagle_aot.export.loading.quantise import quantise_draft, quantise_table

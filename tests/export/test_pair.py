@@ -167,8 +167,8 @@ def head(
 @pytest.mark.parametrize(
     ("changes", "taps", "message"),
     [
-        ({"target_hidden": 24}, True, "taps of width 24, the target's hidden size is 32"),
-        ({"vocab": 97}, True, "embeds 97 tokens, the target has 96"),
+        ({"target_hidden": 24}, True, "hidden size is 32, the head was made for 24"),
+        ({"vocab": 97}, True, "vocabulary is 96, the head was made for 97"),
         ({"own_embedding": False}, True, r"no embedding: load it with load_draft\(path, target="),
         ({}, False, r"names no tap layers: load it with load_draft\(path, target="),
     ],

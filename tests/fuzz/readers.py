@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from eagle_aot.common.tokenizer import read_tokenizer as read_artifact_tokenizer
-from eagle_aot.export.drafters.eagle3.describe import describe_draft
+from eagle_aot.export.drafters.eagle3.kind import describe
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.loading.provenance import read_eos_ids
@@ -35,7 +35,7 @@ def read_target(directory: Path) -> None:
 
 def read_head(directory: Path) -> None:
     """Describe a draft head, load it and run it."""
-    describe_draft(HeadCheckpoint(directory), None, None)
+    describe(HeadCheckpoint(directory), None, None)
     draft = load_draft(directory, None, CONTEXT)
     width = draft.config.num_taps * draft.config.target_hidden_size
     feature = draft.fuse(torch.ones(1, TOKENS.shape[1], width))

@@ -1,1 +1,1 @@
-"""DFlash: what drafts answers a whole block of masks in one forward."""
+"""DFlash: a head that predicts all masks of a block in one forward."""

@@ -1,41 +1,47 @@
-"""DFlash as a kind of drafter."""
+"""DFlash as a kind of drafter: description, dummy and self-test of a head."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from eagle_aot.export.drafters.dflash.describe import decisions, describe_dflash, report, sizes
-from eagle_aot.export.drafters.dflash.dummy import dummy_dflash
-from eagle_aot.export.drafters.dflash.load import build_dflash
+from eagle_aot.common.errors import SettingError
+from eagle_aot.export.drafters.description import DUMMY_TAPS, Facts, reading_facts
+from eagle_aot.export.drafters.dflash.checkpoint import (
+    Z_LAB,
+    check_tensors,
+    load_dflash,
+    parameter_shapes,
+    read_files,
+    recognise,
+)
 from eagle_aot.export.drafters.dflash.methods import methods
-from eagle_aot.export.drafters.dflash.model import DFlashDraft
-from eagle_aot.export.drafters.dflash.reading import Z_LAB, read_files, recognised_by
+from eagle_aot.export.drafters.dflash.model import DFlashConfig, DFlashDraft
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.protocol import Facts
+from eagle_aot.export.drafters.head_tensors import TABLES, read_target_ids
+from eagle_aot.export.drafters.target_facts import TargetFacts, check_target_sizes
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.self_test.text import Reading, TargetText
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.rope import Rope
+from eagle_aot.targets.decoder.weights import assign
+from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
 from eagle_aot.targets.step import MAX_ROWS, chain_step
 
-__all__ = [
-    "claims",
-    "describe",
-    "load",
-    "methods",
-    "readings",
-    "report",
-    "without_checkpoint",
-]
+__all__ = ["claims", "describe", "load", "methods", "readings", "without_checkpoint"]
 
-describe = describe_dflash
+LAYERS = (SLIDING,) * 4 + (FULL,)
+HEADS, KV_HEADS, HEAD_DIM, WINDOW, BLOCK = 32, 8, 128, 2048, 16
+INNER = 17408
+"""Sizes of z-lab's head for Qwen3.6-27B, which a dummy has if its target is large enough."""
+TAPS = 5
 
 
 def claims(checkpoint: HeadCheckpoint) -> bool:
-    """By what its config calls it; relatives that compute something else are refused by name."""
-    return recognised_by(checkpoint) is not None
+    """Return whether the config names DFlash or a related kind, which `load` refuses by name."""
+    return recognise(checkpoint) is not None
 
 
 def load(
@@ -45,24 +51,109 @@ def load(
     caches: CacheSpec,
     tap_layers: Sequence[int] | None,
 ) -> tuple[DFlashDraft, Facts]:
-    """The head, and how it was read."""
+    """Load a head, as `HeadKind` says."""
     files = read_files(checkpoint, tap_layers)
-    return build_dflash(files, target, dtype, caches), decisions(files)
+    taps, layout = files.config.tap_layers, {"value": files.layout, "source": files.recognised_by}
+    head = sizes(files.config)
+    facts = reading_facts(taps, files.tap_source, layout=layout, head=head, flags={})
+    return load_dflash(files, target, dtype, caches), facts
+
+
+def describe(
+    checkpoint: HeadCheckpoint, target: TargetFacts | None, tap_layers: Sequence[int] | None
+) -> Facts:
+    """Describe a head as `HeadKind` says. Only the maps are read of its tensors."""
+    files = read_files(checkpoint, tap_layers)
+    config = files.config
+    if target is not None:
+        check_target_sizes(target, config.target_hidden_size, config.vocab_size, target.name)
+    with torch.device("meta"):
+        check_tensors(DFlashDraft(config, torch.float32, CacheSpec(1, torch.float32)), files)
+    read_target_ids(config, files)
+    return {
+        "directory": str(files.directory),
+        "layout": {"value": files.layout, "source": files.recognised_by},
+        "files": [path.name for path in checkpoint.files()],
+        "sizes": sizes(config),
+        "taps": {"value": list(config.tap_layers), "source": files.tap_source},
+        "block_size": config.block_size,
+        "mask_token_id": config.mask_token_id,
+        "sliding layers": "causal within a block" if config.causal_windows else "see both ways",
+        "chain_len": config.block_size - 1,
+        "tables": {name: "its own" if name in files.names else "the target's" for name in TABLES},
+    }
+
+
+def sizes(config: DFlashConfig) -> Facts:
+    """Return the geometry of a head, without its taps."""
+    fields = asdict(config)
+    layers = fields.pop("layers")
+    rope = layers.pop("rope")
+    del layers["tie_word_embeddings"], layers["qk_norm"], fields["tap_layers"]
+    layers["layer_types"] = list(layers["layer_types"])
+    return {**layers, **fields, "rope_theta": rope["theta"], "rope_type": rope["rope_type"]}
 
 
 def without_checkpoint(
     spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[DFlashDraft, Facts]:
-    """A random head; no checkpoint gives reasons."""
-    draft = dummy_dflash(target, dtype, caches)
-    taps = {"value": list(draft.tap_layers), "source": "a dummy taps where public heads do"}
+    """Make a random head that shares the target's tables, as public heads do."""
+    draft = DFlashDraft(_dummy_config(target), dtype, caches)
+    for name, shape in parameter_shapes(draft).items():
+        if name not in TABLES and len(shape) > 1:
+            assign(draft, name, torch.randn(shape, dtype=dtype) * shape[-1] ** -0.5)
+    assert isinstance(target.embed_weight, nn.Parameter)  # a copy would be moved a second time
+    draft.embed_tokens.weight = target.embed_weight
+    table = target.lm_head_weight
+    draft.lm_head.weight = table if isinstance(table, nn.Parameter) else nn.Parameter(table, False)
     layout = {"value": Z_LAB, "source": "--drafter"}
-    return draft, {"taps": taps, "layout": layout, "flags": {}, "head": sizes(draft.config)}
+    facts = reading_facts(
+        draft.tap_layers, DUMMY_TAPS, layout=layout, head=sizes(draft.config), flags={}
+    )
+    return draft.eval(), facts
+
+
+def _dummy_config(target: TapTarget) -> DFlashConfig:
+    hidden = target.hidden_size
+    heads = max(min(HEADS, hidden // HEAD_DIM), 1)
+    layers = PreNormConfig(
+        vocab_size=target.vocab_size,
+        hidden_size=hidden,
+        intermediate_size=min(INNER, 4 * hidden),
+        layer_types=LAYERS,
+        num_attention_heads=heads,
+        num_key_value_heads=max(heads // (HEADS // KV_HEADS), 1),
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-6,
+        rope=Rope(theta=1e7),
+        tie_word_embeddings=False,
+        qk_norm=True,
+        sliding_window=WINDOW,
+    )
+    return DFlashConfig(
+        layers=layers,
+        target_hidden_size=hidden,
+        tap_layers=_dummy_taps(target.num_hidden_layers),
+        draft_vocab_size=target.vocab_size,
+        block_size=BLOCK,
+        mask_token_id=target.vocab_size - 1,
+    )
+
+
+def _dummy_taps(num_layers: int) -> tuple[int, ...]:
+    """Return boundaries from the second to the fourth last layer at equal distances, as in public
+    heads."""
+    if num_layers < TAPS + 4:
+        taps = tuple(range(1, num_layers))[:TAPS]
+        if not taps:
+            raise SettingError("--drafter dflash: a target of one layer has nothing to tap")
+        return taps
+    return tuple(2 + round(i * (num_layers - 5) / (TAPS - 1)) for i in range(TAPS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LoadedHead(Reading):
-    """A head as it was loaded, which drafts one block after another from its caches."""
+class DFlashReading(Reading):
+    """A loaded head, which drafts one block after another from its caches."""
 
     draft: DFlashDraft
 
@@ -82,7 +173,7 @@ class LoadedHead(Reading):
         yield from torch.stack(logits, dim=1)
 
 
-def readings(pair: Pair) -> Iterator[LoadedHead]:
-    """Yield the one reading: the head as it was loaded."""
+def readings(pair: Pair) -> Iterator[DFlashReading]:
+    """Yield the only reading: the head as it was loaded."""
     assert isinstance(pair.draft, DFlashDraft)
-    yield LoadedHead(target_ids=pair.draft.target_ids, draft=pair.draft)
+    yield DFlashReading(target_ids=pair.draft.target_ids, draft=pair.draft)

@@ -1,11 +1,10 @@
-"""The methods that a DFlash head brings."""
+"""The methods of a DFlash head."""
 
 import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DFLASH_BLOCK, DFLASH_CONTEXT
-from eagle_aot.export.drafters.dflash.layer import DFlashLayer
-from eagle_aot.export.drafters.dflash.model import DFlashDraft
+from eagle_aot.export.drafters.dflash.model import DFlashDraft, DFlashLayer
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import (
     ALL_ROWS,
@@ -22,10 +21,10 @@ from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
 class DFlashContextMethod(Method):
-    """A text's features, whose keys and values are stored: positions int64 [B, T], -1 for padding,
+    """Stores the keys and values of committed tokens: positions int64 [B, T], -1 for padding,
     sequences int64 [B], features [B, T, H].
 
-    Slot and position are the same. Returns int64 [B, 1], the position behind the last.
+    Slots are positions. Returns int64 [B, 1], the position after the last one.
     """
 
     draft: DFlashDraft
@@ -36,10 +35,10 @@ class DFlashContextMethod(Method):
 
 
 class DFlashBlockMethod(Method):
-    """Blocks: tokens int64 [B, T], of which the first is the bonus and all others stand for masks,
-    at consecutive positions of a `Step` behind what is stored.
+    """Runs blocks: tokens int64 [B, T], the bonus token first, all others are replaced by masks;
+    positions, sequences and tail of a `Step`, consecutive and after all stored rows.
 
-    Returns logits float32 [B, T, Vd]: row i is about the token at its own position.
+    Returns logits float32 [B, T, Vd]: row i predicts the token at its own position.
     """
 
     draft: DFlashDraft
@@ -50,9 +49,9 @@ class DFlashBlockMethod(Method):
 
 
 def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
-    """`dflash_context`, for prompts and for what a round has accepted, and `dflash_block`.
+    """Return `dflash_context`, for prompts and accepted tokens, and `dflash_block`.
 
-    A head of a shape that the operator for few rows has no kernel for keeps the stock attention.
+    A head for which the operator for few rows has no kernel keeps the stock attention.
     """
     draft, batch = pair.draft, lengths.max_batch_size
     assert isinstance(draft, DFlashDraft)
@@ -82,6 +81,6 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
 
 
 def is_served(draft: DFlashDraft, layer: torch.nn.Module) -> bool:
-    """Whether the operator for few rows has a kernel for a layer's attention."""
+    """Return whether the operator for few rows has a kernel for a layer's attention."""
     assert isinstance(layer, DFlashLayer)
     return is_servable(draft.config.layers.num_attention_heads, layer.kv_cache.k)

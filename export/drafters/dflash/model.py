@@ -1,32 +1,124 @@
-"""A DFlash head: a few decoder layers that fill in a block of masks behind a text.
+"""A DFlash head: decoder layers that fill in a block of masks after the tokens of a sequence.
 
-Of a text the head has keys and values, made of features of the target: `hidden_norm(fc(taps))`, the
-same for every layer. A block is the bonus token and masks, each row of which says what token stands
-at its own position. Math as in z-lab's `dflash/model.py`. Shapes: Ht the target's width, H the
-head's, V the target's vocabulary, Vd the head's.
+The keys and values of committed tokens are computed from the target's features,
+`hidden_norm(fc(taps))`, which are the same for every layer. A block is the bonus token and masks;
+each row predicts the token at its own position. Math as in z-lab's `dflash/model.py`. Shapes: Ht
+the target's width, H the head's, V the target's vocabulary, Vd the head's.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from eagle_aot.artifact import DFLASH
 from eagle_aot.common.errors import PairingError
-from eagle_aot.export.drafters.dflash.config import DFlashConfig
-from eagle_aot.export.drafters.dflash.layer import BlockView, DFlashLayer, linear
+from eagle_aot.export.drafters.head_tensors import empty_linear
+from eagle_aot.export.drafters.target_facts import check_target_sizes
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.cache_views import StepView
-from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
+from eagle_aot.targets.decoder.rope import apply_rotary
 from eagle_aot.targets.decoder.tap_decoder import Context
-from eagle_aot.targets.pre_norm.config import SLIDING
+from eagle_aot.targets.pre_norm.config import SLIDING, PreNormConfig
+from eagle_aot.targets.pre_norm.model import PreNormAttention, PreNormLayer
 from eagle_aot.targets.step import Step, one_row_of_rows, rows_of_sequences
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DFlashConfig:
+    """Geometry and options of a head, all read from its checkpoint.
+
+    `layers` describes the head's own layers, whose vocabulary is the target's. `tap_layers` are
+    boundaries, ascending. A block is the bonus token and `block_size` - 1 masks, which are the
+    target's token `mask_token_id`. Rows of a block see each other both ways; with `causal_windows`
+    they see only earlier ones in sliding layers. Embeddings are multiplied by `embedding_scale`,
+    logits by `logit_scale` and then capped by `softcap`, if there is one.
+    """
+
+    layers: PreNormConfig
+    target_hidden_size: int
+    tap_layers: tuple[int, ...]
+    draft_vocab_size: int
+    block_size: int
+    mask_token_id: int
+    causal_windows: bool = True
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    softcap: float | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.layers.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self.layers.hidden_size
+
+
+class DFlashAttention(PreNormAttention):
+    """Attention whose keys and values of committed tokens are projected without queries."""
+
+    def fuse_linears(self, multiprocessors: int) -> None:
+        """Keep the linears apart: with one packed weight, `store` would compute queries, too."""
+
+    def store(self, features: Tensor, context: Context) -> None:
+        """Store the keys and values of features [1, T, H], to which the layer applies no norm."""
+        assert self.k_proj is not None and self.v_proj is not None
+        k, v = (
+            linear(features).unflatten(-1, (-1, self.head_dim))
+            for linear in (self.k_proj, self.v_proj)
+        )
+        k = apply_rotary(self.k_norm(k), context.rotary)
+        context.view.store(self.kv_cache, k, v)
+
+
+class DFlashLayer(PreNormLayer):
+    """A layer of Qwen3 with `DFlashAttention`."""
+
+    def attention(
+        self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
+    ) -> DFlashAttention:
+        return DFlashAttention(config, kind, dtype, caches)
+
+    def store(self, features: Tensor, context: Context) -> None:
+        """Store the keys and values of features [1, T, H]."""
+        assert isinstance(self.self_attn, DFlashAttention)
+        self.self_attn.store(features, context)
+
+
+class BlockView(StepView):
+    """A view in which each row is stored at its own position, and all see what the last row sees.
+
+    So the rows of a block see each other both ways, by the operator for chains and trees: the last
+    row's tail names the whole block. A sliding window is the last row's, too; earlier rows miss
+    their oldest keys.
+    """
+
+    def __init__(self, rows: Step, cache: KVCache) -> None:
+        """`rows` are at most `TAIL` consecutive rows of each sequence."""
+        whole = Step(
+            rows.positions[:, -1:].expand_as(rows.positions),
+            rows.sequences,
+            rows.tail[:, -1:].expand_as(rows.tail),
+            splits_keys=rows.splits_keys,
+        )
+        super().__init__(whole, cache)
+        self._rows = StepView(rows, cache)
+
+    @property
+    def row_slots(self) -> Tensor:
+        """The slot in which each row is stored, int64 [B * T]."""
+        return self._rows.row_slots
+
+
 class DFlashDraft(nn.Module):
-    """A head with caches of its own, one for each layer; of committed tokens alone they hold what
-    may be seen. `embed_tokens` and `lm_head` may be the target's."""
+    """A head with a KV cache per layer; only the committed tokens in it can be seen later.
+    `embed_tokens` and `lm_head` may be the target's."""
 
     kind = DFLASH
     target_ids: Tensor
@@ -36,16 +128,14 @@ class DFlashDraft(nn.Module):
         self.config, self.dtype = config, dtype
         hidden, eps = config.hidden_size, config.layers.rms_norm_eps
         taps_width = len(config.tap_layers) * config.target_hidden_size
-        self.embed_tokens = nn.Embedding(
-            config.layers.vocab_size, hidden, dtype=dtype, device="meta"
-        )
-        self.fc = linear(taps_width, hidden, dtype)
+        self.embed_tokens = nn.Embedding(config.vocab_size, hidden, dtype=dtype, device="meta")
+        self.fc = empty_linear(taps_width, hidden, dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.layers = nn.ModuleList(
             DFlashLayer(config.layers, kind, dtype, caches) for kind in config.layers.layer_types
         )
         self.norm = RMSNorm(hidden, eps, dtype)
-        self.lm_head = linear(hidden, config.draft_vocab_size, dtype)
+        self.lm_head = empty_linear(hidden, config.draft_vocab_size, dtype)
         self.rotary = config.layers.rope.embedding(config.layers.head_dim)
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size), persistent=False)
 
@@ -61,18 +151,13 @@ class DFlashDraft(nn.Module):
 
     @property
     def default_chain_len(self) -> int | None:
-        """All masks of a block."""
+        """The number of masks in a block."""
         return self.config.block_size - 1
 
     def check_target(self, target: TapTarget) -> None:
-        """Raise PairingError unless widths and vocabulary are the target's."""
+        """Raise PairingError unless the head was made for a target of this geometry."""
         config = self.config
-        for what, own, found in (
-            ("hidden size", config.target_hidden_size, target.hidden_size),
-            ("vocabulary", config.layers.vocab_size, target.vocab_size),
-        ):
-            if own != found:
-                raise PairingError(f"the target's {what} is {found}, the head was made for {own}")
+        check_target_sizes(target, config.target_hidden_size, config.vocab_size)
         if config.tap_layers[-1] > target.num_hidden_layers:
             raise PairingError(
                 f"the head taps boundary {config.tap_layers[-1]}, the target has "
@@ -85,20 +170,20 @@ class DFlashDraft(nn.Module):
             )
 
     def fuse(self, taps: Tensor) -> Tensor:
-        """Concatenated taps [1, T, n_taps * Ht], lowest boundary first -> features [1, T, H]."""
+        """Map taps [1, T, n_taps * Ht], lowest boundary first, to features [1, T, H]."""
         return self.hidden_norm(self.fc(taps))
 
     def store(self, features: Tensor, step: Step) -> None:
-        """Store the keys and values of a text's features [B, T, H] at the rows of `step`."""
+        """Store the keys and values of features [B, T, H] at the rows of `step`."""
         rows, contexts = one_row_of_rows(features), self._contexts(step, block=False)
         for layer in self._layers():
             layer.store(rows, contexts[layer.kind])
 
     def run(self, tokens: Tensor, step: Step) -> Tensor:
-        """One forward of blocks: their first tokens are those of int64 [B, T], all others masks.
+        """Run blocks: the first rows are those of tokens int64 [B, T], all others are masks.
 
-        `step` are consecutive rows behind all that is stored. Returns logits float32 [B, T, Vd], of
-        which row i says what stands at its own position; row 0 says nothing.
+        The rows of `step` are consecutive and follow all stored ones. Returns logits float32
+        [B, T, Vd]: row i predicts the token at its own position, row 0 predicts nothing.
         """
         contexts = self._contexts(step, block=True)
         row = torch.arange(tokens.shape[1], device=tokens.device)
@@ -122,7 +207,7 @@ class DFlashDraft(nn.Module):
         return logits
 
     def _contexts(self, step: Step, *, block: bool) -> dict[str, Context]:
-        """By kind of layer: what its rows see, and their angles."""
+        """Return the cache view and rotary tables of `step` for each kind of layer."""
         rotary = self.rotary(step.row_positions)
         caches = {layer.kind: layer.kv_cache for layer in self._layers()}
         causal = {SLIDING} if self.config.causal_windows else set()
@@ -140,6 +225,6 @@ class DFlashDraft(nn.Module):
             yield layer
 
     def reset_cache(self) -> None:
-        """Forget all sequences."""
+        """Empty the caches of all sequences."""
         for layer in self._layers():
             layer.kv_cache.reset()

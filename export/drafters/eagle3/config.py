@@ -1,4 +1,4 @@
-"""What an EAGLE-3 draft head is made of."""
+"""The geometry and options of an EAGLE-3 draft head."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ UNSCALED = Rope(theta=10000.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Eagle3Wiring:
-    """How a head's parts are connected: what a file may leave unsaid, or say wrongly."""
+    """How a head's parts are connected, which its files may leave out or state wrongly."""
 
     norm_output: bool
     norm_before_residual: bool
-    halves_swapped: bool = False  # [feature, embedding]; no trainer means it
+    halves_swapped: bool = False  # [feature, embedding], which no trainer uses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraftConfig:
     """Geometry and options of a draft head, all read from its checkpoint.
 
-    `tap_layers` are boundary indices, ascending: boundary b is the target's residual stream after
-    b decoder layers. The defaults are those of a head that names no options.
+    `tap_layers` are boundaries, ascending: boundary b is the target's residual stream after b
+    decoder layers. Defaults are those of a head that names no options.
     """
 
     hidden_size: int
@@ -34,7 +34,7 @@ class DraftConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    num_layers: int = 1  # the first reads embedding and feature, deeper ones are plain
+    num_layers: int = 1  # the first reads embedding and feature, deeper ones the stream
     rms_norm_eps: float = 1e-6
     rope: Rope = UNSCALED
     hidden_act: str = "silu"
@@ -50,11 +50,11 @@ class DraftConfig:
     fc_bias: bool = False
     tap_layers: tuple[int, ...] = ()
     default_chain_len: int | None = None
-    mask_token_id: int | None = None  # of a head that drafts in parallel
+    mask_token_id: int | None = None  # only for P-EAGLE
 
     @property
     def wiring(self) -> Eagle3Wiring:
-        """As these options say."""
+        """The wiring that these options state."""
         return Eagle3Wiring(
             norm_output=self.norm_output, norm_before_residual=self.norm_before_residual
         )

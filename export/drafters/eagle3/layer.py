@@ -1,8 +1,7 @@
-"""The decoder layers of a draft head, each in two halves around the attention itself.
+"""The decoder layers of a draft head, each in two halves before and after the attention itself.
 
-The halves take any batch and any attention pattern, which is what training needs; inference puts a
-cache between them (`Eagle3Draft.run`). Shapes: B batch, T slots, D head dimension, H
-draft hidden.
+The halves take any batch and any attention pattern, as training needs; inference puts a cache
+between them (`Eagle3Draft.run`). Shapes: B batch, T slots, D head dimension, H draft hidden.
 """
 
 import torch
@@ -15,11 +14,11 @@ from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import apply_rotary
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-"""What checkpoints call an activation, and what `GatedMLP` does."""
+"""Names of activations in checkpoints, and in `GatedMLP`."""
 
 
 class DraftAttention(SharedInput):
-    """Projections of a layer whose q, k and v read `width` values."""
+    """The projections of a layer whose q, k and v read `width` values."""
 
     shared_linears = ("q_proj", "k_proj", "v_proj")
 
@@ -41,21 +40,21 @@ class DraftAttention(SharedInput):
         self.rotary = config.rope.embedding(config.head_dim)
 
     def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`x` [B, T, width] at `positions` int64 [B, T] or [T] -> q [B, T, heads, D], k and v.
+        """Project `x` [B, T, width] at `positions` int64 [B, T] or [T].
 
-        k, v [B, T, kv_heads, D]; q and k are rotated.
+        Returns q [B, T, heads, D], k and v [B, T, kv_heads, D]; q and k are rotated.
         """
         rotary = self.rotary(positions)
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
         return apply_rotary(self.q_norm(q), rotary), apply_rotary(self.k_norm(k), rotary), v
 
     def merge(self, attended: Tensor) -> Tensor:
-        """`attended` [B, T, heads, D] -> [B, T, H]."""
+        """Map `attended` [B, T, heads, D] to [B, T, H]."""
         return self.o_proj(attended.flatten(2))
 
 
 class DraftBlock(nn.Module):
-    """What all layers have in common: norms, attention that reads `width` values, MLP."""
+    """Base of all layers: norms, attention that reads `width` values, and MLP."""
 
     def __init__(self, config: DraftConfig, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -74,15 +73,16 @@ class DraftBlock(nn.Module):
     def project(
         self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Eagle3Wiring | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`stream`, `feature` [B, T, H] at int64 [B, T] or [T] -> (residual, q, k, v).
+        """Map `stream` and `feature` [B, T, H] at positions int64 [B, T] or [T] to residual
+        [B, T, H], q, k and v.
 
-        `stream` is what the layer before returned, the embedding for the first one. `wiring` is
-        the config's where it is None.
+        `stream` is the output of the layer before, or the embedding. The default `wiring` is the
+        config's.
         """
         raise NotImplementedError
 
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
-        """`residual` [B, T, H], `attended` [B, T, heads, D] -> the layer's output [B, T, H]."""
+        """Map `residual` [B, T, H] and `attended` [B, T, heads, D] to the output [B, T, H]."""
         stream = residual + self.self_attn.merge(attended)
         return stream + self.mlp(self.post_attention_layernorm(stream))
 
@@ -98,6 +98,7 @@ class DraftLayer(DraftBlock):
     def project(
         self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Eagle3Wiring | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Project [embedding, feature] [B, T, 2H]; the residual is the feature."""
         wiring = wiring or self.wiring
         normed = self.hidden_norm(feature)
         residual = normed if wiring.norm_before_residual else feature
@@ -107,10 +108,8 @@ class DraftLayer(DraftBlock):
 
 
 class DeepDraftLayer(DraftBlock):
-    """A layer behind the first one: a plain decoder block with a cache of its own.
-
-    As speculators builds it (`models/eagle3/core.py`); vLLM serves the same.
-    """
+    """A layer after the first one: a plain decoder block with its own cache, as in speculators'
+    `models/eagle3/core.py` and vLLM."""
 
     def __init__(self, config: DraftConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__(config, config.hidden_size, dtype)
@@ -119,4 +118,5 @@ class DeepDraftLayer(DraftBlock):
     def project(
         self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Eagle3Wiring | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Project the stream [B, T, H]; `feature` is not read."""
         return stream, *self.self_attn.heads(self.input_layernorm(stream), positions)

@@ -1,4 +1,4 @@
-"""The methods that an EAGLE-3 head brings."""
+"""The methods of an EAGLE-3 head."""
 
 import torch
 from torch import Tensor
@@ -23,9 +23,9 @@ from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
 class DraftDecodeMethod(Method):
-    """Draft slots: slot j holds token j + 1 and the feature of position j.
+    """Runs draft slots: slot j has token j + 1 and the feature of position j.
 
-    tokens int64 [B, T] of a `Step` whose positions are slots, features [B, T, H], fused for
+    tokens int64 [B, T] of a `Step` whose positions are slots; features [B, T, H], fused for
     committed slots and recurrent for proposed ones. Returns logits float32 [B, T, Vd] and the
     recurrent features [B, T, H].
     """
@@ -40,10 +40,10 @@ class DraftDecodeMethod(Method):
 
 
 class DraftPrefillMethod(Method):
-    """Store the slots of a prompt's chunk in the head's caches.
+    """Stores the slots of a prompt chunk in the head's caches.
 
     tokens int64 [1, T], input_pos int64 [T], sequence int64 [1] and fused features [1, T, H]. Where
-    prompts may hold images, a slot may hold a row of an image instead of a token's embedding:
+    prompts may contain images, a slot may have a row of an image instead of a token's embedding:
     `embeddings` [1, T, H] where `is_image` int64 [1, T] is not 0. Returns int64 [1], the slot after
     the last one. `DraftDecodeMethod` runs it again, because this method returns no logits.
     """
@@ -125,7 +125,7 @@ def prompt_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> Method
 
 
 def reads_images(pair: Pair) -> bool:
-    """Return whether the head reads the rows of images: prompts may hold images, and a row is as
+    """Return whether the head reads the rows of images: prompts may contain images, and a row is as
     wide as the head's embeddings. Otherwise the head reads the embedding of the image token."""
     return pair.vision is not None and pair.draft.hidden_size == pair.target.hidden_size
 

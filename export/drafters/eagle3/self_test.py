@@ -1,10 +1,9 @@
 """The ways in which the files of an EAGLE-3 or P-EAGLE head can be read, and how each drafts.
 
-All chains of a text are drafted at once, as EAGLE-3 trains (its training-time test): from an anchor
-e, step 0 is the committed slot e; step s is the s-th slot of the chain after it, which sees the
-committed slots up to e and the steps of its own chain. Every step is given the token that the
-target chose; a head that drafts in parallel is given its mask. Shapes: S slots, A anchors, H draft
-hidden, Vd draft vocabulary, D head width.
+All chains of a text are drafted at once, as in EAGLE-3's training-time test: from an anchor e, step
+0 is the committed slot e, and step s is the s-th slot after it, which sees the committed slots up
+to e and the steps of its own chain. Every step has the token that the target chose, or the mask of
+a P-EAGLE head. Shapes: S slots, A anchors, H draft hidden, Vd draft vocabulary, D head width.
 """
 
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from eagle_aot.export.self_test.text import Reading, TargetText
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Eagle3Reading(Reading):
-    """One way to run a head: the boundaries that it taps, and how its parts are connected."""
+    """A reading of a head: the boundaries that it taps, and how its parts are connected."""
 
     draft: Eagle3Draft
     tap_layers: tuple[int, ...]
@@ -39,7 +38,7 @@ class Eagle3Reading(Reading):
         for step in range(steps):
             embedding = draft.embed(text.tokens[:, (positions + 1).clamp(max=last)])
             if step > 0:
-                embedding, feature = draft.further(embedding, feature)
+                embedding, feature = draft.next_inputs(embedding, feature)
             attends = [partial(chain.attend, seen) for chain in chains]
             stream = draft.stream(embedding, feature, positions, attends, self.wiring)
             if step == 0:
@@ -58,30 +57,30 @@ class LayerChains:
         self._values: list[Tensor] = []
 
     def attend(self, seen: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend one step's rows: q [1, T, heads, D], k and v [1, T, kv_heads, D] -> as q.
+        """Attend one step's rows: q [1, T, heads, D], k and v [1, T, kv_heads, D].
 
-        Row t sees the slots up to `seen` int64 [T], and of all later steps its own row. A step may
-        have fewer rows than the one before, the first ones of it.
+        Row t sees the slots up to `seen` int64 [T], and its own row of all later steps. A step may
+        have fewer rows than the one before: its first ones.
         """
         q, k, v = (x.transpose(1, 2) for x in (q * self._scale, k, v))
         group = q.shape[1] // k.shape[1]
         self._keys.append(k.repeat_interleave(group, dim=1))
         self._values.append(v.repeat_interleave(group, dim=1))
-        keys, *own_keys = self._keys
-        values, *own_values = self._values
+        keys, *step_keys = self._keys
+        values, *step_values = self._values
         slots, rows = keys.shape[2], q.shape[2]
         hidden = torch.arange(slots, device=q.device) > seen.unsqueeze(-1)
         scores = [(q @ keys.transpose(-1, -2)).masked_fill(hidden, float("-inf"))]
-        scores += [(q * key[:, :, :rows]).sum(-1, keepdim=True) for key in own_keys]
+        scores += [(q * key[:, :, :rows]).sum(-1, keepdim=True) for key in step_keys]
         weights = torch.cat(scores, dim=-1).float().softmax(-1).to(values.dtype)
         mixed = weights[..., :slots] @ values
-        for i, value in enumerate(own_values):
+        for i, value in enumerate(step_values):
             mixed = mixed + weights[..., slots + i, None] * value[:, :, :rows]
         return mixed.transpose(1, 2)
 
 
 def readings(pair: Pair) -> Iterator[Eagle3Reading]:
-    """Yield the reading that an export takes, and every other one with one thing changed."""
+    """Yield the export's reading, and all others, which differ from it in one thing."""
     assert isinstance(pair.draft, Eagle3Draft)
     yield from readings_of(pair.draft, pair.target.num_hidden_layers)
 
@@ -103,7 +102,7 @@ def readings_of(draft: Eagle3Draft, num_layers: int) -> Iterator[Eagle3Reading]:
         yield replace(
             chosen,
             name=f"feedback {'after' if post else 'before'} the final norm",
-            remedy=f'"return_hidden_post_norm": {_json(post)} in the head\'s config.json',
+            remedy=_config_remedy("return_hidden_post_norm", post),
             wiring=replace(chosen.wiring, norm_output=post),
         )
     yield replace(
@@ -116,7 +115,7 @@ def readings_of(draft: Eagle3Draft, num_layers: int) -> Iterator[Eagle3Reading]:
     yield replace(
         chosen,
         name=f"residual {'after' if early else 'before'} hidden_norm",
-        remedy=f'"norm_before_residual": {_json(early)} in the head\'s config.json',
+        remedy=_config_remedy("norm_before_residual", early),
         wiring=replace(chosen.wiring, norm_before_residual=early),
     )
 
@@ -147,5 +146,5 @@ def _other_vocabularies(chosen: Eagle3Reading, vocab_size: int) -> Iterator[Eagl
         yield replace(chosen, name="d2t not applied", remedy=remedy, target_ids=plain)
 
 
-def _json(flag: bool) -> str:
-    return "true" if flag else "false"
+def _config_remedy(key: str, flag: bool) -> str:
+    return f'"{key}": {str(flag).lower()} in the head\'s config.json'

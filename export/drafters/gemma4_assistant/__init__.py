@@ -1,1 +1,1 @@
-"""Google's assistants of Gemma 4: what drafts reads the target's own keys and values."""
+"""Google's assistant of Gemma 4: a drafter that reads the target's own keys and values."""

@@ -1,4 +1,4 @@
-"""The method that an assistant brings."""
+"""The method of an assistant."""
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
 class MtpDecodeMethod(Method):
-    """Rows behind the newest keys of their sequences, which may be as many as there are branches.
+    """Runs rows that see the newest keys of their sequences, one row for each branch of a tree.
 
     tokens int64 [B, T]; positions, sequences and tail of a `Step`, those of each row's newest key;
-    features [B, T, Bt], the target's states for the first rows of a round and the assistant's own
-    behind them. Returns logits float32 [B, T, V] and states [B, T, Bt].
+    features [B, T, Ht], the target's states for the first rows of a round and the assistant's for
+    later rows. Returns logits float32 [B, T, V] and states [B, T, Ht].
     """
 
     draft: Gemma4Assistant
@@ -30,15 +30,15 @@ class MtpDecodeMethod(Method):
         assert isinstance(self.target, Gemma4Target)
         step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
         for cache in source_caches(self.draft, self.target, self.draft.config.wiring).values():
-            claim(cache)
+            mark_as_written(cache)
         return self.draft.run(self.target, tokens, features, step)
 
 
-def claim(cache: KVCache) -> None:
-    """Write a padding slot to itself.
+def mark_as_written(cache: KVCache) -> None:
+    """Copy a padding slot to itself.
 
-    A program shares a buffer among its methods where each of them writes it; one that was only read
-    would be a constant of its method, all zeros.
+    A program's methods share a buffer only if each of them writes it; a method that only reads a
+    buffer would get a constant of zeros.
     """
     for buffer in (cache.k, cache.v):
         last = torch.full((1,), buffer.shape[1] - 1, dtype=torch.int64, device=buffer.device)
@@ -46,8 +46,8 @@ def claim(cache: KVCache) -> None:
 
 
 def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
-    """`mtp_decode`. An assistant of a shape that the operator for few rows has no kernel for keeps
-    the stock attention."""
+    """Return `mtp_decode`. An assistant for which the operator for few rows has no kernel keeps the
+    stock attention."""
     draft, target = pair.draft, pair.target
     assert isinstance(draft, Gemma4Assistant) and isinstance(target, Gemma4Target)
     caches = source_caches(draft, target, draft.config.wiring).values()
@@ -68,6 +68,6 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
 
 
 def buffers_of(pair: Pair, caches: list[KVCache]) -> frozenset[str]:
-    """The names of the buffers of some caches."""
+    """Return the names of the buffers of `caches` in the pair."""
     paths = [path for path, module in pair.named_modules() if any(module is c for c in caches)]
     return frozenset(f"{path}.{buffer}" for path in paths for buffer in ("k", "v"))

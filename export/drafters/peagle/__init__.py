@@ -1,0 +1,1 @@
+"""P-EAGLE draft heads, which are EAGLE-3 heads with a mask."""

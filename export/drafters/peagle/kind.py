@@ -1,74 +1,54 @@
-"""P-EAGLE as a kind of drafter: EAGLE-3's files and layers, with a mask."""
+"""P-EAGLE as a kind of drafter: an EAGLE-3 head with a mask, which drafts all tokens at once."""
 
 import re
-from collections.abc import Sequence
+from functools import partial
 
-import torch
+from torch import Tensor
 
-from eagle_aot.export.drafters.eagle3.describe import decisions, describe_draft, of_dummy, report
-from eagle_aot.export.drafters.eagle3.dummy import dummy_parallel
-from eagle_aot.export.drafters.eagle3.load import build_draft
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
-from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN, OWN_IDS
-from eagle_aot.export.drafters.eagle3.reading.names import canonical
-from eagle_aot.export.drafters.eagle3.self_test import readings
-from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.peagle.methods import methods
-from eagle_aot.export.drafters.protocol import Facts
-from eagle_aot.export.drafters.target_facts import TargetFacts
-from eagle_aot.targets import TapTarget, TargetSpec
-from eagle_aot.targets.decoder.kv_cache import CacheSpec
-
-__all__ = [
-    "claims",
-    "describe",
-    "load",
-    "methods",
-    "readings",
-    "report",
-    "without_checkpoint",
-]
+from eagle_aot.artifact import PEAGLE_DECODE
+from eagle_aot.export.drafters.eagle3 import kind as eagle3
+from eagle_aot.export.drafters.eagle3.methods import methods_of_slots
+from eagle_aot.export.drafters.eagle3.model import ParallelDraft
+from eagle_aot.export.drafters.eagle3.reading.names import MASK_HIDDEN, OWN_IDS, canonical
+from eagle_aot.export.drafters.files import HeadCheckpoint, architectures
+from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.method_spec import MethodSpec
+from eagle_aot.export.pair import Method, Pair
+from eagle_aot.targets.step import Step
 
 CLASS = re.compile("PEagle")
-FC = "fc.weight"
+
+load = partial(eagle3.load, parallel=True)
+describe = partial(eagle3.describe, parallel=True)
+without_checkpoint = partial(eagle3.without_checkpoint, parallel=True)
+readings = eagle3.readings
 
 
 def claims(checkpoint: HeadCheckpoint) -> bool:
-    """By its mask, or by what its config calls it."""
+    """Return whether a checkpoint has a mask, or its config names P-EAGLE."""
     config, names = checkpoint.config, {canonical(name) for name in checkpoint.names()}
-    classes = config.texts("architectures") if config.has("architectures") else ()
     return (
         MASK_HIDDEN in names
         or config.values.get("speculators_model_type") == "peagle"
-        or any(CLASS.search(name) for name in classes)
-        or (FC in names and any(config.has(key) for key in OWN_IDS))
+        or any(CLASS.search(name) for name in architectures(config))
+        or ("fc.weight" in names and any(config.has(key) for key in OWN_IDS))
     )
 
 
-def load(
-    checkpoint: HeadCheckpoint,
-    target: TapTarget,
-    dtype: torch.dtype,
-    caches: CacheSpec,
-    tap_layers: Sequence[int] | None,
-) -> tuple[Eagle3Draft, Facts]:
-    """The head, and how it was read."""
-    head = read_layout(checkpoint, target.num_hidden_layers, tap_layers, parallel=True)
-    draft = build_draft(head, target, dtype, caches)
-    return draft, decisions(draft.config, head, target.num_hidden_layers)
+class PEagleDecodeMethod(Method):
+    """Runs draft slots as `DraftDecodeMethod` does: tokens, positions int64 [B, T], sequences int64
+    [B], tail int64 [B, T, D] and features [B, T, H]. A token of -1 stands for one that is not known
+    yet, and the feature given for it is ignored."""
+
+    draft: ParallelDraft
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        return self.draft.run(*self.draft.unmasked(tokens, features), step)
 
 
-def describe(
-    checkpoint: HeadCheckpoint, target: TargetFacts | None, tap_layers: Sequence[int] | None
-) -> Facts:
-    """As an EAGLE-3 head, and its mask."""
-    return describe_draft(checkpoint, target, tap_layers, parallel=True)
-
-
-def without_checkpoint(
-    spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
-) -> tuple[Eagle3Draft, Facts]:
-    """A random head; no checkpoint gives reasons."""
-    draft = dummy_parallel(spec, target, dtype, caches)
-    return draft, of_dummy(draft)
+def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+    """Return `peagle_decode`, and `draft_prefill` under the same conditions as for EAGLE-3."""
+    return methods_of_slots(PEAGLE_DECODE, PEagleDecodeMethod, pair, lengths, splits_keys)

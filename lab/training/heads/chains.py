@@ -7,9 +7,9 @@ at once.
 An *anchor* e is the last slot of the committed text x_0..x_{e+1}. Step 0 is the committed slot e:
 (embedding of x_{e+1}, fused feature of position e) at position e, attending to the slots <= e; it
 predicts x_{e+2}. Step s is the s-th slot of the chain that starts at e: (embedding of x_{e+s+1},
-output of step s-1), or a mask for both (`Eagle3Draft.further`), at position e+s; it attends to the
-committed slots <= e and to the steps 1..s of its own chain, and predicts x_{e+s+2}. Its label is
-the target's distribution at position e+s+1.
+output of step s-1), or a mask for both (`Eagle3Draft.next_inputs`), at position e+s; it attends to
+the committed slots <= e and to the steps 1..s of its own chain, and predicts x_{e+s+2}. Its label
+is the target's distribution at position e+s+1.
 
 The layers are the head's own and attention that of the export's self-test, which runs the same
 chains. `Eagle3Draft.run` cannot be trained through: its caches keep no gradients, and hold one text
@@ -110,7 +110,7 @@ def walk_chains(
     for step, seen in enumerate(anchors):
         embedding = draft.embed(shift(tokens, step + 1)[:, seen])
         if step > 0:
-            embedding, feature = draft.further(embedding, feature[:, : len(seen)])
+            embedding, feature = draft.next_inputs(embedding, feature[:, : len(seen)])
         attends = [partial(chain.attend, seen) for chain in chains]
         stream = draft.stream(embedding, feature, seen + step, attends, wiring)
         feature = read_out(stream, step)

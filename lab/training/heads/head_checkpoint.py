@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
 from eagle_aot.artifact import P_EAGLE
-from eagle_aot.export.drafters.eagle3.load import MADE, build_draft
+from eagle_aot.export.drafters.eagle3.load import COMPUTED, load_layout
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
-from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN
+from eagle_aot.export.drafters.eagle3.reading.names import MASK_HIDDEN
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.lab.training.heads.draft import NOT_CACHED
@@ -93,7 +93,7 @@ def read_head(folder: Path, target: TapTarget | None) -> Eagle3Draft:
     """Load a head of either kind that was written here; `target` as for `load_draft`."""
     checkpoint = HeadCheckpoint(folder)
     layout = read_layout(checkpoint, None, parallel=name_of_kind(checkpoint) == P_EAGLE)
-    return build_draft(layout, target, torch.float32, CacheSpec(NOT_CACHED, torch.float32))
+    return load_layout(layout, target, torch.float32, CacheSpec(NOT_CACHED, torch.float32))
 
 
 def _quantised(draft: Eagle3Draft, config: QuantConfig) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ def _tensors(draft: Eagle3Draft) -> dict[str, Tensor]:
     tensors = {
         name: parameter.detach().to("cpu", torch.bfloat16)
         for name, parameter in draft.named_parameters()
-        if name not in MADE
+        if name not in COMPUTED
     }
     if draft.config.mask_token_id is not None:
         assert isinstance(draft, LearnedMask), "what has been loaded has no taps of its mask"

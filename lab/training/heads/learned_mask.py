@@ -1,14 +1,14 @@
 """A P-EAGLE head in training: the mask is learned with the head, and deep drafts are thinned out.
 
 Its drafts are the chains of an EAGLE-3 head in which every slot after the committed one is a mask
-(`ParallelDraft.further`), at the same position, and sees the same slots.
+(`ParallelDraft.next_inputs`), at the same position, and sees the same slots.
 """
 
 import torch
 from torch import Tensor, nn
 
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
-from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
+from eagle_aot.export.drafters.eagle3.model import ParallelDraft
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 LAYERS = 4
@@ -30,7 +30,7 @@ class LearnedMask(ParallelDraft):
         self.mask_hidden = nn.Parameter(torch.empty(self.fc.in_features, dtype=dtype))
         nn.init.normal_(self.mask_hidden, std=0.02)
 
-    def further(self, embedding: Tensor, feature: Tensor) -> tuple[Tensor, Tensor]:
+    def next_inputs(self, embedding: Tensor, feature: Tensor) -> tuple[Tensor, Tensor]:
         masks = torch.full(feature.shape[:2], self.mask_token, device=feature.device)
         mask = self.fuse(self.mask_hidden.view(1, 1, -1))
         return self.embed(masks), mask.expand(*feature.shape)

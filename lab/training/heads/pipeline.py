@@ -14,7 +14,7 @@ from rich.table import Table
 from eagle_aot.artifact import P_EAGLE
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import is_ids
-from eagle_aot.export.drafters.eagle3.describe import sizes
+from eagle_aot.export.drafters.eagle3.kind import geometry
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.lab.bench.spec import new_console, table_of
 from eagle_aot.lab.prompts import ALL, kinds_and_prompts
@@ -164,7 +164,7 @@ def run_head(run: Run) -> None:
             "held_out": scores,
             "head": {
                 "drafter": run.spec.drafter,
-                **sizes(draft.config),
+                **geometry(draft.config),
                 "tap_layers": draft.tap_layers,
                 "format": run.spec.head_format,
             },

@@ -43,7 +43,7 @@ def functions(protocol: type) -> set[str]:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_has_all_functions_of_its_protocol(name: str) -> None:
     assert functions(DrafterKind) == {"without_checkpoint", "methods"}
-    assert functions(HeadKind) == {"claims", "load", "describe", "report", "readings"}
+    assert functions(HeadKind) == {"claims", "load", "describe", "readings"}
     required = functions(DrafterKind) | (functions(HeadKind) if name in HEADS else set())
     assert all(callable(getattr(KINDS[name], function)) for function in required)
 

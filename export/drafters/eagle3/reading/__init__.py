@@ -1,1 +1,1 @@
-"""How public heads say what they are: names, layouts, flags, taps, vocabulary, RoPE."""
+"""Read how public EAGLE-3 heads are stored: names, layouts, flags, taps, geometry."""

@@ -1,6 +1,6 @@
-"""The options of a head, each with what decided it: a tensor, a key, or their absence.
+"""The options of a head, each with its source: a tensor, a key, or their absence.
 
-Presence of a tensor decides; a config.json that states the opposite is refused, never overruled.
+The presence of a tensor decides; a config.json that states the opposite is refused.
 """
 
 from collections.abc import Collection
@@ -28,7 +28,7 @@ OF_TENSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Sourced(Generic[T]):
-    """A value and where it was read."""
+    """A value and its source."""
 
     value: T
     source: str
@@ -37,37 +37,38 @@ class Sourced(Generic[T]):
 def read_options(
     options: ConfigSection, names: Collection[str], trainer: str
 ) -> dict[str, Sourced[bool]]:
-    """Every flag of `DraftConfig`, by its name there.
+    """Return every flag of `DraftConfig` by name.
 
-    Raises CheckpointError where two keys disagree, or a key and the tensors.
+    Raises CheckpointError if two keys disagree, or a key and the tensors.
     """
-    found = {option: _of_tensor(name, names) for option, name in OF_TENSORS.items()}
+    flags = {option: _of_tensor(name, names) for option, name in OF_TENSORS.items()}
     for option in ("norm_before_fc", "fc_norm"):
-        if (stated := declared(options, option)) and stated.value != found[option].value:
+        if (stated := declared(options, option)) and stated.value != flags[option].value:
             raise CheckpointError(
                 f"{options.where.parent}: config.json says {option} {stated.value}, "
-                f"tensors say {found[option].value}"
+                f"tensors say {flags[option].value}"
             )
-    found["final_norm"] = _final_norm(options, found["final_norm"])
-    found["norm_before_residual"] = declared(options, "norm_before_residual") or Sourced(
+    flags["final_norm"] = _final_norm(options, flags["final_norm"])
+    flags["norm_before_residual"] = declared(options, "norm_before_residual") or Sourced(
         False, "no norm_before_residual in config.json"
     )
-    found["norm_output"] = _norm_output(options, trainer, found["fc_norm"].value)
-    return found
+    flags["norm_output"] = _norm_output(options, trainer, flags["fc_norm"].value)
+    return flags
 
 
 def declared(options: ConfigSection, key: str) -> Sourced[bool] | None:
-    """A flag that config.json states, at its top or in `eagle_config`, where engines look too."""
+    """Return a flag of config.json, which may be at its top or in `eagle_config`."""
     nested = options.section("eagle_config")
-    top = Sourced(options.flag(key), f"{key} in config.json") if options.has(key) else None
-    below = (
-        Sourced(nested.flag(key), f"eagle_config.{key} in config.json") if nested.has(key) else None
-    )
-    if top and below and top.value != below.value:
+    stated = [
+        Sourced(section.flag(key), f"{prefix}{key} in config.json")
+        for section, prefix in ((options, ""), (nested, "eagle_config."))
+        if section.has(key)
+    ]
+    if len({flag.value for flag in stated}) > 1:
         raise CheckpointError(
-            f"{options.where}: {key} is {top.value}, eagle_config.{key} is {below.value}"
+            f"{options.where}: {key} is {stated[0].value}, eagle_config.{key} is {stated[1].value}"
         )
-    return top or below
+    return stated[0] if stated else None
 
 
 def _of_tensor(name: str, names: Collection[str]) -> Sourced[bool]:
@@ -75,9 +76,9 @@ def _of_tensor(name: str, names: Collection[str]) -> Sourced[bool]:
 
 
 def _final_norm(options: ConfigSection, tensor: Sourced[bool]) -> Sourced[bool]:
-    """ModelOpt may train a head without the norm before its output table.
+    """Return whether a head has a norm before its output table; ModelOpt may train one without.
 
-    A norm that is merely missing stays on, so that the loader misses its weight.
+    A norm that is only missing stays on, so that the loader reports its weight.
     """
     stated = declared(options, "use_last_layernorm")
     if stated and tensor.value and not stated.value:
@@ -88,11 +89,11 @@ def _final_norm(options: ConfigSection, tensor: Sourced[bool]) -> Sourced[bool]:
 
 
 def _norm_output(options: ConfigSection, trainer: str, fc_norm: bool) -> Sourced[bool]:
-    """Whether the recurrent feature is the one after the final norm.
+    """Return whether the recurrent feature is the one after the final norm.
 
     Speculators and NeMo call that `norm_output`, TensorRT-LLM `return_hidden_post_norm`. SpecForge
     writes `norm_output` for the norm before its output table and trains with the feature before
-    it; with `fc_norm` the pair means EAGLE-3.1, which vLLM and SGLang feed after the norm.
+    it; together with `fc_norm` this is EAGLE-3.1, for which vLLM and SGLang use the normed feature.
     """
     if post_norm := declared(options, "return_hidden_post_norm"):
         return post_norm

@@ -1,13 +1,14 @@
-"""A head's geometry and options: shapes decide, and the config must agree with them."""
+"""A head's geometry and options. Shapes decide, and the config must agree with them."""
 
 from eagle_aot.common.errors import CheckpointError, PairingError, UnsupportedError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.layer import ACTIVATIONS
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout
-from eagle_aot.export.drafters.eagle3.reading.mask import read_mask_token
+from eagle_aot.export.drafters.eagle3.reading.names import OWN_IDS
 from eagle_aot.export.drafters.eagle3.reading.taps import WAY_OUT, TapChoice, default_tap_layers
 from eagle_aot.export.drafters.eagle3.reading.trainer import SPECULATORS
 from eagle_aot.export.drafters.head_rope import read_head_rope
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.tap_decoder import check_tap_layers
 from eagle_aot.targets.step import MAX_CHAIN_LEN
 
@@ -15,23 +16,23 @@ ATTENTION = "layers.0.self_attn"
 
 
 def read_geometry(head: HeadLayout, num_layers: int | None) -> DraftConfig:
-    """The config of a head; `num_layers` is the target's, where it is known.
+    """Return the config of a head; `num_layers` is the target's, None if unknown.
 
-    Raises CheckpointError for sizes that contradict one another, UnsupportedError for options this
-    version does not know, and PairingError for taps that the target does not have.
+    Raises CheckpointError for sizes that contradict each other, UnsupportedError for unknown
+    options, and PairingError for taps that the target does not have.
     """
     hidden, _ = head.matrix("fc.weight")
     target_hidden, num_taps = tap_sizes(head)
     num_heads, num_kv_heads, head_dim = attention_dims(head, hidden)
     vocab_size = head.layer.count("vocab_size")
-    own_output = "lm_head.weight" in head.names
-    flags = {name: found.value for name, found in head.flags.items()}
+    has_output = "lm_head.weight" in head.names
+    flags = {name: flag.value for name, flag in head.flags.items()}
     config = DraftConfig(
         hidden_size=hidden,
         target_hidden_size=target_hidden,
         num_taps=num_taps,
         vocab_size=vocab_size,
-        draft_vocab_size=head.matrix("lm_head.weight")[0] if own_output else vocab_size,
+        draft_vocab_size=head.matrix("lm_head.weight")[0] if has_output else vocab_size,
         intermediate_size=head.matrix("layers.0.mlp.gate_proj.weight")[0],
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -40,26 +41,17 @@ def read_geometry(head: HeadLayout, num_layers: int | None) -> DraftConfig:
         rms_norm_eps=head.layer.number("rms_norm_eps"),
         rope=read_head_rope(head.layer),
         hidden_act=activation(head),
-        norm_before_residual=flags["norm_before_residual"],
-        norm_before_fc=flags["norm_before_fc"],
-        fc_norm=flags["fc_norm"],
-        norm_output=flags["norm_output"],
-        final_norm=flags["final_norm"],
-        qk_norm=flags["qk_norm"],
-        attention_bias=flags["attention_bias"],
-        output_bias=flags["output_bias"],
-        mlp_bias=flags["mlp_bias"],
-        fc_bias=flags["fc_bias"],
-        tap_layers=tap_layers(head, num_taps, num_layers).boundaries,
+        tap_layers=resolve_tap_layers(head, num_taps, num_layers).boundaries,
         default_chain_len=chain_len(head),
         mask_token_id=read_mask_token(head.options, vocab_size) if head.parallel else None,
+        **flags,
     )
     check_agreement(config, head)
     return config
 
 
 def tap_sizes(head: HeadLayout) -> tuple[int, int]:
-    """(target's hidden size, number of taps), whose product is what `fc` reads."""
+    """Return the target's hidden size and the number of taps; `fc` reads their product."""
     _, columns = head.matrix("fc.weight")
     stated = head.options.count("num_aux_hidden_states", len(head.taps.boundaries) or 3)
     width = head.options.count("target_hidden_size", _unnamed_width(head, stated))
@@ -73,14 +65,15 @@ def tap_sizes(head: HeadLayout) -> tuple[int, int]:
 
 
 def _unnamed_width(head: HeadLayout, num_taps: int) -> int:
-    """The draft's own hidden size, as speculators means by null; else by the number of taps."""
+    """Return the head's hidden size for speculators, as null means there; otherwise the share of a
+    tap in the columns of `fc`."""
     hidden, columns = head.matrix("fc.weight")
     rest = columns % num_taps
     return hidden if head.trainer == SPECULATORS or rest else columns // num_taps
 
 
 def attention_dims(head: HeadLayout, hidden: int) -> tuple[int, int, int]:
-    """(query heads, key/value heads, head dimension); the latter need not be hidden / heads."""
+    """Return query heads, key/value heads and head dimension, which need not be hidden / heads."""
     rows, columns = head.matrix(f"{ATTENTION}.q_proj.weight")
     if columns != 2 * hidden:
         raise UnsupportedError(
@@ -99,8 +92,8 @@ def attention_dims(head: HeadLayout, hidden: int) -> tuple[int, int, int]:
     return num_heads, num_kv_heads, head_dim
 
 
-def tap_layers(head: HeadLayout, num_taps: int, num_layers: int | None) -> TapChoice:
-    """The boundaries to tap: named, else the defaults of the target's depth."""
+def resolve_tap_layers(head: HeadLayout, num_taps: int, num_layers: int | None) -> TapChoice:
+    """Return the named boundaries, otherwise the defaults for the target's number of layers."""
     if head.taps.boundaries and len(head.taps.boundaries) != num_taps:
         raise CheckpointError(
             f"{head.directory}: {len(head.taps.boundaries)} tap layers, but fc takes "
@@ -123,7 +116,7 @@ def tap_layers(head: HeadLayout, num_taps: int, num_layers: int | None) -> TapCh
 
 
 def activation(head: HeadLayout) -> str:
-    """The MLP's activation. Raises UnsupportedError for an unknown one."""
+    """Return the MLP's activation. Raises UnsupportedError for an unknown one."""
     name = head.layer.text("hidden_act", "silu")
     if name not in ACTIVATIONS:
         raise UnsupportedError(f"{head.directory}: activation {name!r} in a draft head")
@@ -131,7 +124,7 @@ def activation(head: HeadLayout) -> str:
 
 
 def chain_len(head: HeadLayout) -> int | None:
-    """Drafts per round that a speculators file proposes, where the verify window takes them."""
+    """Return the drafts per round that a speculators file proposes; None if there are too many."""
     methods = head.options.section("speculators_config").values.get("proposal_methods")
     match methods:
         case [{"speculative_tokens": int(count)}, *_] if 1 <= count <= MAX_CHAIN_LEN:
@@ -140,7 +133,8 @@ def chain_len(head: HeadLayout) -> int | None:
 
 
 def check_agreement(config: DraftConfig, head: HeadLayout) -> None:
-    """Raise where config.json states another size than the tensors have, or a sliding layer."""
+    """Raise CheckpointError if config.json states another size than the tensors have,
+    UnsupportedError for a sliding layer."""
     stated = {
         "hidden_size": head.layer.values.get("hidden_size"),
         "intermediate_size": head.layer.values.get("intermediate_size"),
@@ -149,12 +143,30 @@ def check_agreement(config: DraftConfig, head: HeadLayout) -> None:
         "draft_vocab_size": head.options.values.get("draft_vocab_size"),
     }
     for name, value in stated.items():
-        found = getattr(config, name)
-        if value is not None and value != found:
+        actual = getattr(config, name)
+        if value is not None and value != actual:
             raise CheckpointError(
-                f"{head.directory}: config.json says {name} {value}, tensors say {found}"
+                f"{head.directory}: config.json says {name} {value}, tensors say {actual}"
             )
     if head.layer.has("layer_types"):
         kinds = head.layer.texts("layer_types")[: config.num_layers]
         if "sliding_attention" in kinds:
             raise UnsupportedError(f"{head.directory}: a draft layer with sliding attention")
+
+
+def read_mask_token(config: ConfigSection, vocab_size: int) -> int:
+    """Return the id of a P-EAGLE head's mask token. Raises CheckpointError unless config.json names
+    one id of the vocabulary."""
+    keys = (*OWN_IDS, "mask_token_id")
+    stated = {key: config.values[key] for key in keys if config.has(key)}
+    for key, token in stated.items():
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise CheckpointError(
+                f"{config.where}: {key} is {token!r}, expected one of {vocab_size} token ids"
+            )
+    if len(set(stated.values())) != 1:
+        tokens = ", ".join(f"{key} {token}" for key, token in stated.items()) or "none"
+        raise CheckpointError(
+            f"{config.where}: a P-EAGLE head names one mask token ({' or '.join(keys)}): {tokens}"
+        )
+    return int(next(iter(stated.values())))

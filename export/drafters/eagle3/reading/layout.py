@@ -1,6 +1,6 @@
-"""A head on disk, whatever its layout.
+"""Recognise the layout of a head's files.
 
-vLLM speculators puts options at the top of config.json and the layer in
+vLLM's speculators put options at the top of config.json and the layer into
 `transformer_layer_config`; all other trainers write one flat config, some with an `eagle_config`.
 """
 
@@ -27,8 +27,8 @@ from eagle_aot.targets.config_section import ConfigSection
 class HeadLayout:
     """What a head's files say.
 
-    `layer` and `options` are views of config.json; `names` maps canonical tensor names to those of
-    the checkpoint; `flags` are those of `DraftConfig`; `parallel` as for `read_layout`.
+    `layer` and `options` are sections of config.json; `names` maps canonical tensor names to the
+    checkpoint's; `flags` are those of `DraftConfig`. `parallel` is true for a P-EAGLE head.
     """
 
     checkpoint: Checkpoint
@@ -43,7 +43,7 @@ class HeadLayout:
 
     @property
     def directory(self) -> Path:
-        """Where it was read, for messages."""
+        """The checkpoint's directory, for messages."""
         return self.checkpoint.directory
 
     @property
@@ -52,11 +52,11 @@ class HeadLayout:
         return count_layers(self.names)
 
     def stored(self, name: str) -> str:
-        """The checkpoint's name of a tensor, or the canonical one where it has none."""
+        """Return the checkpoint's name of a tensor, or the canonical one if it has none."""
         return self.names.get(name, name)
 
     def matrix(self, name: str) -> tuple[int, int]:
-        """(rows, columns) of a weight. Raises CheckpointError when it is missing or not 2-D."""
+        """Return rows and columns of a weight. Raises CheckpointError if it is not a matrix."""
         shape: torch.Size = self.checkpoint.shape(self.stored(name))
         if len(shape) != 2:
             raise CheckpointError(
@@ -71,19 +71,18 @@ def read_layout(
     tap_layers: Sequence[int] | None = None,
     parallel: bool = False,
 ) -> HeadLayout:
-    """Recognise the layout of a head.
+    """Read the layout of an EAGLE-3 head or, if `parallel`, a P-EAGLE head.
 
-    `num_layers` is the target's, where it is known; `tap_layers` are boundaries that overrule the
-    config; `parallel` asks for a head that drafts in parallel, whose files are EAGLE-3's with a
-    mask. Raises UnsupportedError for another algorithm's head and CheckpointError for a config
+    `num_layers` is the target's, None if unknown; `tap_layers` are boundaries that replace the
+    config's. Raises UnsupportedError for another algorithm's head and CheckpointError for a config
     that contradicts itself.
     """
-    config, where = checkpoint.config, checkpoint.directory
+    config, directory = checkpoint.config, checkpoint.directory
     refuse_other_configs(config, parallel)
-    if (where / "hf_quant_config.json").is_file():
-        raise UnsupportedError(f"{where}: the head is quantised; only plain weights load")
+    if (directory / "hf_quant_config.json").is_file():
+        raise UnsupportedError(f"{directory}: the head is quantised; only plain weights load")
     stored = list(checkpoint.names())
-    names = canonical_names(stored, where)
+    names = canonical_names(stored, directory)
     refuse_other_tensors(config, names, parallel)
     trainer, recognised_by = find_trainer(config, stored)
     return HeadLayout(
@@ -100,7 +99,7 @@ def read_layout(
 
 
 def layer_config(config: ConfigSection) -> ConfigSection:
-    """The decoder layer's part of a speculators config. Raises CheckpointError without one."""
+    """Return the layer's section of a speculators config. Raises CheckpointError without one."""
     layer = config.section("transformer_layer_config")
     if not layer.values:
         raise CheckpointError(f"{config.where}: no transformer_layer_config")

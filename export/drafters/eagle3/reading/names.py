@@ -1,4 +1,4 @@
-"""The names under which public heads store their tensors, brought to one set.
+"""The names of tensors in public heads, and the canonical names that replace them.
 
 Layer 0 is `layers.0` (vLLM speculators, NVIDIA ModelOpt, NeMo) or `midlayer` (SafeAILab,
 SpecForge, AngelSlim); deeper ones are `layers.i`, `midlayer.i` (ModelOpt's Megatron export) or
@@ -23,14 +23,17 @@ UNUSED = re.compile(r"^verifier_|rotary_emb|inv_freq")
 LAYER = re.compile(r"^layers\.(\d+)\.")
 DEEP_NORM = re.compile(r"^(layers\.[1-9]\d*)\.hidden_norm\.weight$")
 
-MAPS = frozenset({"d2t", "t2d"})
-"""Tensors that are no parameters."""
+MASK_HIDDEN = "mask_hidden"
+"""The tensor of a P-EAGLE head that replaces the taps of positions without features."""
+OWN_IDS = ("pard_token", "ptd_token_id")
+"""Keys in config.json that only P-EAGLE heads have: the id of the mask token. MASK_HIDDEN and these
+are named as in vLLM's `llm_base_proposer.py` and `llama_eagle3.py`."""
 
 
 def canonical_names(stored_names: Iterable[str], where: Path) -> dict[str, str]:
-    """Canonical tensor name -> stored name, unused tensors left out.
+    """Return the stored name of each canonical tensor name, without unused tensors.
 
-    Raises CheckpointError where two stored names mean one tensor.
+    Raises CheckpointError if two stored names mean one tensor.
     """
     names: dict[str, str] = {}
     for stored in stored_names:
@@ -44,20 +47,20 @@ def canonical_names(stored_names: Iterable[str], where: Path) -> dict[str, str]:
 
 
 def canonical(name: str) -> str:
-    """One stored name in our spelling."""
+    """Return the canonical name of a stored name."""
     for pattern, replacement in RENAMES:
         name = pattern.sub(replacement, name)
     return ADDITIONAL.sub(lambda match: f"layers.{int(match[1]) + 1}.", name)
 
 
 def count_layers(names: Iterable[str]) -> int:
-    """Decoder layers by their tensors: trainers copy `num_hidden_layers` from the target."""
-    found = [int(match[1]) for name in names if (match := LAYER.match(name))]
-    return 1 + max(found, default=-1)
+    """Count decoder layers by their tensors: trainers copy `num_hidden_layers` from the target."""
+    layers = [int(match[1]) for name in names if (match := LAYER.match(name))]
+    return 1 + max(layers, default=-1)
 
 
 def _with_one_pre_norm(names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """ModelOpt's deeper layers call the norm before their attention `hidden_norm`."""
+    """Rename `hidden_norm` of ModelOpt's deeper layers, which is the norm before attention."""
     for name, stored in names.items():
         match = DEEP_NORM.match(name)
         plain = f"{match[1]}.input_layernorm.weight" if match else name

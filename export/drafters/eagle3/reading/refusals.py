@@ -1,11 +1,11 @@
-"""Drafts that look like EAGLE-3 heads and are not, each by its name."""
+"""Refuse heads that look like EAGLE-3 heads but are of another kind, by their names."""
 
 import re
 from collections.abc import Collection
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN, OWN_IDS
-from eagle_aot.export.drafters.eagle3.reading.names import count_layers
+from eagle_aot.export.drafters.eagle3.reading.names import MASK_HIDDEN, OWN_IDS, count_layers
+from eagle_aot.export.drafters.files import architectures, refuse_quantised
 from eagle_aot.targets.config_section import ConfigSection
 
 P_EAGLE = "a P-EAGLE head, which drafts in parallel"
@@ -33,7 +33,7 @@ ARCHITECTURES = (
     (re.compile("Eagle3Deepseek"), MLA),
     (re.compile("^eagle(?!3)|eagle$", re.IGNORECASE), SPECULATORS["eagle"]),
 )
-"""Class names; only EAGLE-3's carry a 3 behind Eagle."""
+"""Class names; only those of EAGLE-3 have a 3 after Eagle."""
 
 TENSORS = (
     (re.compile(rf"^{MASK_HIDDEN}$"), P_EAGLE),
@@ -45,14 +45,14 @@ TENSORS = (
 
 
 def refuse_other_configs(config: ConfigSection, parallel: bool) -> None:
-    """Raise UnsupportedError for a config.json that names another algorithm or other math.
+    """Raise UnsupportedError for a config.json of another algorithm, or with other math.
 
-    P-EAGLE is another one unless the head is to be read as one that drafts in `parallel`.
+    P-EAGLE is another algorithm unless `parallel`.
     """
     kind = config.text("speculators_model_type", "eagle3")
     if kind != "eagle3" and not (parallel and kind == "peagle"):
         raise _other(config, SPECULATORS.get(kind, f"a {kind!r} speculator"))
-    for architecture in config.texts("architectures") if config.has("architectures") else ():
+    for architecture in architectures(config):
         for pattern, name in ARCHITECTURES:
             if pattern.search(architecture) and not (parallel and name == P_EAGLE):
                 raise _other(config, name)
@@ -60,8 +60,7 @@ def refuse_other_configs(config: ConfigSection, parallel: bool) -> None:
         raise _other(config, SPECULATORS["dflash"])
     if not parallel and any(config.has(key) for key in OWN_IDS):
         raise _other(config, P_EAGLE)
-    if config.has("quantization_config"):
-        raise UnsupportedError(f"{config.where}: the head is quantised; only plain weights load")
+    refuse_quantised(config)
     refuse_engine_options(config)
 
 
@@ -84,7 +83,7 @@ def refuse_engine_options(config: ConfigSection) -> None:
 
 
 def refuse_other_tensors(config: ConfigSection, names: Collection[str], parallel: bool) -> None:
-    """Raise UnsupportedError where canonical tensor names are not those of an EAGLE-3 head."""
+    """Raise UnsupportedError if canonical tensor names are not those of an EAGLE-3 head."""
     for pattern, algorithm in TENSORS:
         if parallel and algorithm == P_EAGLE:
             continue
@@ -94,8 +93,8 @@ def refuse_other_tensors(config: ConfigSection, names: Collection[str], parallel
     if "fc.weight" in names and not fused and count_layers(names):
         raise _other(config, SPECULATORS["eagle"] + " (no hidden_norm.weight)")
     if "fc.weight" not in names or not fused:
-        raise _other(config, "no fc.weight beside a hidden_norm.weight")
+        raise _other(config, "no fc.weight with a hidden_norm.weight")
 
 
-def _other(config: ConfigSection, found: str) -> UnsupportedError:
-    return UnsupportedError(f"{config.where.parent}: {found}: not an EAGLE-3 head")
+def _other(config: ConfigSection, kind: str) -> UnsupportedError:
+    return UnsupportedError(f"{config.where.parent}: {kind}: not an EAGLE-3 head")

@@ -1,6 +1,6 @@
-"""Which hidden states a head was trained on.
+"""Decide which boundaries of the target a head taps.
 
-Ids written in a config are ambiguous by one: some trainers write boundaries (decoder layers
+Ids in a config are ambiguous by one: some trainers write boundaries (the number of decoder layers
 already applied), others the index of the layer whose output is tapped, which is one less.
 """
 
@@ -19,7 +19,7 @@ WAY_OUT = "name the boundaries with --tap-layers a,b,c"
 
 @dataclass(frozen=True, slots=True)
 class TapChoice:
-    """Boundaries, ascending, empty where nothing names them; and why they are these."""
+    """Boundaries, ascending, and the reason for them; empty if the checkpoint names none."""
 
     boundaries: tuple[int, ...]
     reason: str
@@ -31,29 +31,27 @@ UNNAMED = TapChoice((), "the checkpoint names none")
 def choose_tap_layers(
     config: ConfigSection, num_layers: int | None, override: Sequence[int] | None = None
 ) -> TapChoice:
-    """The boundaries that `override` or the config names; `num_layers` is the target's, if known.
+    """Return the boundaries in `override` or the config; `num_layers` is the target's, if known.
 
-    Raises CheckpointError for ids of another kind, ids that may mean either of two things, and
-    several keys that mean different boundaries.
+    Raises CheckpointError for invalid or ambiguous ids, and for keys that mean different
+    boundaries.
     """
     if override is not None:
         return TapChoice(checked_tap_layers(override), "named by --tap-layers")
-    found = list(_declared(config, num_layers))
-    if not found:
-        return UNNAMED
-    for other in found[1:]:
-        if other.boundaries != found[0].boundaries:
+    choices = list(_declared(config, num_layers))
+    for choice in choices[1:]:
+        if choice.boundaries != choices[0].boundaries:
             raise CheckpointError(
-                f"{config.where}: {found[0].reason} gives {list(found[0].boundaries)}, "
-                f"{other.reason} gives {list(other.boundaries)}: {WAY_OUT}"
+                f"{config.where}: {choices[0].reason} gives {list(choices[0].boundaries)}, "
+                f"{choice.reason} gives {list(choice.boundaries)}: {WAY_OUT}"
             )
-    return found[0]
+    return choices[0] if choices else UNNAMED
 
 
 def default_tap_layers(num_layers: int) -> TapChoice:
-    """Boundaries 2, n // 2 and n - 3, on which every EAGLE-3 trainer agrees.
+    """Return boundaries 2, n // 2 and n - 3, the default of every EAGLE-3 trainer.
 
-    Raises PairingError for a target too small to have three distinct ones.
+    Raises PairingError for a target in which these are not three boundaries.
     """
     taps = (2, num_layers // 2, num_layers - 3)
     if not taps[0] < taps[1] < taps[2]:
@@ -65,7 +63,7 @@ def default_tap_layers(num_layers: int) -> TapChoice:
 
 
 def _declared(config: ConfigSection, num_layers: int | None) -> Iterator[TapChoice]:
-    """What every key says that names taps."""
+    """Yield the choice of each key that names taps."""
     nested = config.section("eagle_config")
     if ids := _ids(config, KEY):
         if config.has("speculators_model_type"):
@@ -90,9 +88,9 @@ def _speculators(ids: tuple[int, ...]) -> TapChoice:
 def _guessed(
     config: ConfigSection, key: str, ids: tuple[int, ...], num_layers: int | None
 ) -> TapChoice:
-    """Ids of a flat file: the defaults start at boundary 2, so at layer output 1.
+    """Interpret ids of a flat file: the default taps start at boundary 2, or layer output 1.
 
-    No layer's output has the layer count as its index.
+    The layer count is not the index of a layer, so ids that reach it are boundaries.
     """
     if ids[-1] == num_layers:
         return TapChoice(ids, f"{key} {list(ids)}: boundaries, as they reach the layer count")

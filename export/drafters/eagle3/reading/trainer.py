@@ -1,12 +1,9 @@
-"""Whose layout a head is in.
-
-All but speculators' are flat and share their names and defaults; the trainer decides what an
-ambiguous key means, and is worth telling the user.
-"""
+"""Recognise the trainer that wrote a head, which decides what ambiguous keys mean."""
 
 from collections.abc import Collection
 
 from eagle_aot.export.drafters.eagle3.reading.taps import ANGELSLIM_KEY
+from eagle_aot.export.drafters.files import architectures
 from eagle_aot.targets.config_section import ConfigSection
 
 SPECULATORS = "vLLM speculators"
@@ -25,10 +22,10 @@ MODELOPT_KEYS = ("use_last_layernorm", "parallel_draft_step", "next_layer_regula
 
 
 def find_trainer(config: ConfigSection, stored_names: Collection[str]) -> tuple[str, str]:
-    """(layout, what it was recognised by)."""
+    """Return the trainer, and what it was recognised by."""
     if config.has("speculators_model_type"):
         return SPECULATORS, "speculators_model_type in config.json"
-    classes = config.texts("architectures") if config.has("architectures") else ()
+    classes = architectures(config)
     for name in classes:
         if name in CLASSES:
             return CLASSES[name], f"architectures {name}"

@@ -120,7 +120,7 @@ def test_default_taps_say_where_they_come_from(tmp_path: Path, gemma: Path) -> N
         ({}, ("--tap-layers", "2,1,3"), "--tap-layers [2, 1, 3]: expected distinct, ascending"),
         ({}, ("--tap-layers", "1,2"), "2 tap layers, but fc takes 3 taps"),
         ({}, ("--target-model", "nothing"), "unknown target 'nothing'"),
-        ({}, ("--target-model", "gemma4-tiny"), "its hidden size is 256, the head was made for 32"),
+        ({}, ("--target-model", "gemma4-tiny"), "'s hidden size is 256, the head was made for 32"),
         ({"architectures": ["DFlashDraftModel"]}, (), "target_layer_ids: None is not a list"),
         ({"architectures": ["EagleModel"]}, (), "an EAGLE-1 or EAGLE-2 head"),
         ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, (), "a head with MLA attention"),

@@ -14,8 +14,7 @@ from eagle_aot.common.errors import EagleError, PairingError, SettingError, Unsu
 from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind
-from eagle_aot.export.drafters.gemma4_assistant.centroids import clusters_of
-from eagle_aot.export.drafters.gemma4_assistant.reading import read_files
+from eagle_aot.export.drafters.gemma4_assistant.checkpoint import clusters_of, read_files
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets import load_target
@@ -121,7 +120,7 @@ Q, K = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_pro
     [
         (drop(Q), "q_proj.weight' is missing"),
         (put(Q, 32, 31), r"q_proj.weight is \[32, 31\], config.json says \[32, 32\]"),
-        (put(K, 16, 32), "k_proj.weight: an assistant has queries alone"),
+        (put(K, 16, 32), "k_proj.weight: an assistant has only queries"),
         (put("other", 1), "unknown tensors other"),
         (put(OUTPUT, 384, 32), "config.json ties the tables, but lm_head.weight is another"),
         (put("masked_embedding.centroids.weight", 8, 32), "use_ordered_embeddings is false"),
@@ -138,9 +137,9 @@ def test_tensors_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quantization_config": {"bits": 4}}, "it is quantised"),
+        ({"quantization_config": {"bits": 4}}, "the head is quantised"),
         ({"text_config": None}, "no text_config"),
-        ({"backbone_hidden_size": 48}, "hidden size is 32, the assistant was made for 48"),
+        ({"backbone_hidden_size": 48}, "hidden size is 32, the head was made for 48"),
         ({"use_ordered_embeddings": True}, "centroids.weight is missing"),
         ({"draft_reading": {"positions": 1}}, "unknown key 'positions'"),
         ({"draft_reading": {"window_offset": 2}}, "window_offset is 2, known are -1, 0, 1"),
@@ -163,7 +162,7 @@ def test_configs_that_do_not_fit_are_refused(
         ({"num_kv_shared_layers": 1}, "whose layers store keys of their own"),
         ({"use_double_wide_mlp": True}, "double-wide MLPs"),
         ({"attention_bias": True}, "attention biases"),
-        ({"vocab_size": 383}, "vocabulary is 384, the assistant was made for 383"),
+        ({"vocab_size": 383}, "vocabulary is 384, the head was made for 383"),
         ({"sliding_window": 8}, "the target's window is 16, the assistant's 8"),
         ({"head_dim": 8}, r"has 1 key/value heads of 16, .* layers read 1 of 8"),
     ],

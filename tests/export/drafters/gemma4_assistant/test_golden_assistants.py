@@ -9,9 +9,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.gemma4_assistant.load import build_assistant
+from eagle_aot.export.drafters.gemma4_assistant.checkpoint import load_assistant, read_files
 from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
-from eagle_aot.export.drafters.gemma4_assistant.reading import read_files
 from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.targets.decoder.attention import MASKED
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
@@ -84,7 +83,7 @@ def test_a_chain_that_scores_only_chosen_clusters_matches_transformers() -> None
     directory, case = golden_case("mtp/shared_kv_centroids")
     files = read_files(HeadCheckpoint(directory / "assistant"))
     target = filled_target(directory, case, files.config.text.sliding_window)
-    draft = build_assistant(files, target, torch.float32, CacheSpec(SEQ_LEN, torch.float32))
+    draft = load_assistant(files, target, torch.float32, CacheSpec(SEQ_LEN, torch.float32))
     position = len(case["input.tokens"]) - 1
     state = case["expected.target_states"][-1]
     drafts = chain(draft, target, case["expected.bonus"], state, position)

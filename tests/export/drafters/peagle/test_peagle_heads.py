@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, EagleError, UnsupportedError
+from eagle_aot.export.drafters.description import report
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
-from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
+from eagle_aot.export.drafters.eagle3.model import ParallelDraft
 from eagle_aot.export.drafters.eagle3.self_test import readings_of
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
@@ -137,4 +138,4 @@ def test_eagle3_refuses_a_peagle_head_by_name(target: TapTarget, tmp_path: Path)
 def test_a_description_names_the_mask(tmp_path: Path) -> None:
     found = kind.describe(HeadCheckpoint(write_peagle(tmp_path, SHAPES[0])), None, None)
     assert found["sizes"]["mask_token_id"] == MASK_TOKEN
-    assert any(f"mask_token_id {MASK_TOKEN}" in line for line in kind.report(found))
+    assert any(f"mask_token_id {MASK_TOKEN}" in line for line in report(found))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eagle_aot.export import Pair
-from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
+from eagle_aot.export.drafters.eagle3.model import ParallelDraft
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.export.drafters.registry import name_of_kind

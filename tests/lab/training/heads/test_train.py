@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.parallel import MASK, ParallelDraft, new_draft
+from eagle_aot.export.drafters.eagle3.model import MASK, Eagle3Draft, ParallelDraft, new_draft
 from eagle_aot.lab.training.heads.chains import STEP_DECAY, TTT_STEPS, ChainLoss, read_labels
 from eagle_aot.lab.training.heads.corpus import Corpus
 from eagle_aot.lab.training.heads.draft import (

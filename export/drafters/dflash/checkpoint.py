@@ -1,50 +1,61 @@
-"""A DFlash head on disk, in either layout.
+"""Read a DFlash head's checkpoint, in either layout.
 
-z-lab writes one flat Qwen3 config with a `dflash_config`, and layers whose outputs are tapped;
-vLLM's speculators put the layers into `transformer_layer_config` and name boundaries.
+z-lab writes one flat Qwen3 config with a `dflash_config`, in which taps are layers whose outputs
+are read. vLLM's speculators put the layers into `transformer_layer_config`; their taps are
+boundaries. Every tensor must be read, and every parameter filled.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.export.drafters.dflash.config import DFlashConfig
-from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.dflash.model import DFlashConfig, DFlashDraft
+from eagle_aot.export.drafters.files import HeadCheckpoint, architectures, refuse_quantised
 from eagle_aot.export.drafters.head_rope import read_head_rope
+from eagle_aot.export.drafters.head_tensors import (
+    MAPS,
+    OUTPUT_TABLE,
+    TABLES,
+    read_head_tensor,
+    read_target_ids,
+    target_tables,
+)
 from eagle_aot.export.spec import checked_tap_layers
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.weights import assign, check_shape
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
 from eagle_aot.targets.step import TAIL
 
 SPECULATORS, Z_LAB = "vLLM speculators", "z-lab"
-CLASS, SPECULATORS_TYPE = "DFlashDraftModel", "dflash"
+CLASS, DFLASH2_CLASS, SPECULATORS_TYPE = "DFlashDraftModel", "DFlash2DraftModel", "dflash"
 DEFAULT_BLOCK = 16
-
-LM_HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
-MAPS = frozenset({"d2t", "t2d"})
 
 REFUSED_TENSORS = {
     "aux_hidden_norms.": "a DFlash head in Laguna's form, with a norm for each tap",
     "attention_conv": "a DFlash2 head, with convolutions",
     "candidate_selector": "a DFlash2 head, with a candidate selector",
-    "markov_head.": "a DSpark head, whose drafts hang together",
-    "confidence_head.": "a DSpark head, whose drafts hang together",
+    "markov_head.": "a DSpark head, whose drafts depend on each other",
+    "confidence_head.": "a DSpark head, whose drafts depend on each other",
     "mask_hidden": "a P-EAGLE head, which drafts in parallel",
     "attention_sink_bias": "a DFlash head with attention sinks",
 }
 REFUSED_KEYS = {
     "selector_rank": "a DFlash2 head",
     "conv_kernel_size": "a DFlash2 head",
-    "markov_rank": "a DSpark head, whose drafts hang together",
+    "markov_rank": "a DSpark head, whose drafts depend on each other",
     "attention_sink_bias": "a DFlash head with attention sinks",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DFlashFiles:
-    """What a head's files say. `names` maps our tensor names to those of the checkpoint,
-    `tap_source` is what named the taps."""
+    """What a head's files say. `names` maps our tensor names to the checkpoint's; `tap_source`
+    decided the taps."""
 
     checkpoint: HeadCheckpoint
     layout: str
@@ -55,37 +66,70 @@ class DFlashFiles:
 
     @property
     def directory(self) -> Path:
-        """Where it was read, for messages."""
+        """The checkpoint's directory, for messages."""
         return self.checkpoint.directory
 
     def stored(self, name: str) -> str:
-        """The checkpoint's name of a tensor, or ours where it has none."""
+        """Return the checkpoint's name of a tensor, or ours if it has none."""
         return self.names.get(name, name)
 
 
-def recognised_by(checkpoint: HeadCheckpoint) -> str | None:
-    """What says that a checkpoint is a DFlash head, of whatever form; None for another."""
+def load_dflash(
+    files: DFlashFiles, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+) -> DFlashDraft:
+    """Load a head on the host. Raises CheckpointError for damaged files and PairingError for
+    another target."""
+    with torch.device("meta"):
+        check_tensors(DFlashDraft(files.config, dtype, caches), files)
+    draft = DFlashDraft(files.config, dtype, caches)
+    draft.check_target(target)
+    shapes = parameter_shapes(draft)
+    tables = target_tables(shapes, files, target, dtype)
+    for name, shape in shapes.items():
+        assign(draft, name, read_head_tensor(files, name, shape, tables.get(name), dtype))
+    draft.target_ids = read_target_ids(files.config, files)
+    return draft.eval()
+
+
+def check_tensors(draft: DFlashDraft, files: DFlashFiles) -> None:
+    """Raise CheckpointError for wrong names and shapes; reads no tensor. `draft` may be meta."""
+    shapes = parameter_shapes(draft)
+    if unknown := sorted(set(files.names) - set(shapes) - MAPS):
+        raise CheckpointError(f"{files.directory}: unknown tensors {', '.join(unknown[:5])}")
+    for name, shape in shapes.items():
+        if name not in TABLES or name in files.names:
+            stored = files.stored(name)
+            check_shape(files.checkpoint, stored, files.checkpoint.shape(stored), shape)
+
+
+def parameter_shapes(draft: DFlashDraft) -> dict[str, torch.Size]:
+    """Return the shape of every parameter."""
+    return {name: tensor.shape for name, tensor in draft.state_dict().items()}
+
+
+def recognise(checkpoint: HeadCheckpoint) -> str | None:
+    """Return what shows that a checkpoint is a DFlash head of any form; None for other heads."""
     config = checkpoint.config
     if config.values.get("speculators_model_type") == SPECULATORS_TYPE:
         return "speculators_model_type in config.json"
     if config.has("speculators_model_type"):
         return None
-    classes = config.texts("architectures") if config.has("architectures") else ()
-    named = [name for name in classes if name in (CLASS, "DFlash2DraftModel")]
-    if named:
-        return f"architectures {named[0]}"
+    classes = architectures(config)
+    for name in classes:
+        if name in (CLASS, DFLASH2_CLASS):
+            return f"architectures {name}"
     dspark = any("dspark" in name.lower() for name in classes)
     return "dflash_config in config.json" if config.has("dflash_config") and not dspark else None
 
 
 def read_files(checkpoint: HeadCheckpoint, tap_layers: Sequence[int] | None = None) -> DFlashFiles:
-    """How a head is understood. `tap_layers` overrule what it says.
+    """Read a head's config; `tap_layers` replace its taps.
 
     Raises CheckpointError for a config that contradicts itself or its tensors, UnsupportedError for
-    another kind of head and for options that are not read.
+    other heads and unknown options.
     """
-    found, config = recognised_by(checkpoint), checkpoint.config
-    if found is None:
+    recognised_by, config = recognise(checkpoint), checkpoint.config
+    if recognised_by is None:
         raise UnsupportedError(
             f"{checkpoint.directory}: no DFlash head: neither speculators_model_type nor "
             "architectures nor a dflash_config says so"
@@ -96,13 +140,14 @@ def read_files(checkpoint: HeadCheckpoint, tap_layers: Sequence[int] | None = No
     layer = config.section("transformer_layer_config") if speculators else config
     if not layer.values:
         raise CheckpointError(f"{config.where}: no transformer_layer_config")
-    taps, source = read_taps(config, options, tap_layers, speculators=speculators)
+    taps, tap_source = read_taps(config, options, tap_layers, speculators=speculators)
     names = {n.removeprefix("model."): n for n in checkpoint.names() if "rotary_emb" not in n}
     layers = read_layers(layer)
+    cap = "final_logit_softcapping"
     return DFlashFiles(
         checkpoint=checkpoint,
         layout=SPECULATORS if speculators else Z_LAB,
-        recognised_by=found,
+        recognised_by=recognised_by,
         config=DFlashConfig(
             layers=layers,
             target_hidden_size=config.count("target_hidden_size", layers.hidden_size),
@@ -113,36 +158,33 @@ def read_files(checkpoint: HeadCheckpoint, tap_layers: Sequence[int] | None = No
             causal_windows=causal_windows(config, options, speculators=speculators),
             embedding_scale=options.number("input_embedding_scale", 1.0),
             logit_scale=config.number("logit_scale", 1.0),
-            softcap=softcap(options),
+            softcap=options.number(cap) if options.has(cap) else None,
         ),
         names=names,
-        tap_source=source,
+        tap_source=tap_source,
     )
 
 
 def refuse_others(checkpoint: HeadCheckpoint) -> None:
-    """Raise UnsupportedError for heads that are related and compute something else, by name."""
-    config, where = checkpoint.config, checkpoint.directory
+    """Raise UnsupportedError for related heads that compute something else."""
+    config, directory = checkpoint.config, checkpoint.directory
     for tensor in checkpoint.names():
         for part, what in REFUSED_TENSORS.items():
             if part in tensor:
-                raise UnsupportedError(f"{where}: {what}: not read")
+                raise UnsupportedError(f"{directory}: {what}: not read")
     for section in (config, config.section("dflash_config")):
         for key, what in REFUSED_KEYS.items():
             if section.values.get(key):
-                raise UnsupportedError(f"{where}: {what} ({key}): not read")
+                raise UnsupportedError(f"{directory}: {what} ({key}): not read")
         if section.values.get("output_multiplier", 1.0) != 1.0:
-            raise UnsupportedError(f"{where}: output_multiplier: not read")
-    if "DFlash2DraftModel" in (
-        config.texts("architectures") if config.has("architectures") else ()
-    ):
-        raise UnsupportedError(f"{where}: a DFlash2 head: not read")
+            raise UnsupportedError(f"{directory}: output_multiplier: not read")
+    if DFLASH2_CLASS in architectures(config):
+        raise UnsupportedError(f"{directory}: a DFlash2 head: not read")
     if not config.section("dflash_config").flag("use_aux_hidden_state", True):
-        raise UnsupportedError(f"{where}: a DFlash head without taps: not read")
-    if config.has("quantization_config"):
-        raise UnsupportedError(f"{where}: the head is quantised; only plain weights load")
-    if (where / "mask_embedding.pt").is_file():
-        raise UnsupportedError(f"{where}: an embedding of its mask in mask_embedding.pt: not read")
+        raise UnsupportedError(f"{directory}: a DFlash head without taps: not read")
+    refuse_quantised(config)
+    if (directory / "mask_embedding.pt").is_file():
+        raise UnsupportedError(f"{directory}: a mask embedding in mask_embedding.pt: not read")
 
 
 def read_taps(
@@ -152,7 +194,7 @@ def read_taps(
     *,
     speculators: bool,
 ) -> tuple[tuple[int, ...], str]:
-    """Boundaries, ascending, and what named them."""
+    """Return the tapped boundaries, ascending, and what decided them."""
     if override is not None:
         return checked_tap_layers(override), "named by --tap-layers"
     key = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
@@ -167,7 +209,7 @@ def read_taps(
 
 
 def read_layers(layer: ConfigSection) -> PreNormConfig:
-    """The head's own layers, of Qwen3's kind."""
+    """Return the config of the head's layers, which are Qwen3's."""
     for key in ("attention_bias", "mlp_bias"):
         if layer.flag(key):
             raise UnsupportedError(f"{layer.where}: {key} in a DFlash head")
@@ -175,10 +217,8 @@ def read_layers(layer: ConfigSection) -> PreNormConfig:
         raise UnsupportedError(f"{layer.where}: activation {activation!r} in a DFlash head")
     hidden, heads = layer.count("hidden_size"), layer.count("num_attention_heads")
     kinds = layer_types(layer)
-    kv_heads, head_dim = (
-        layer.count("num_key_value_heads", heads),
-        layer.count("head_dim", hidden // heads),
-    )
+    kv_heads = layer.count("num_key_value_heads", heads)
+    head_dim = layer.count("head_dim", hidden // heads)
     if heads % kv_heads or head_dim % 2:
         raise CheckpointError(
             f"{layer.where}: {heads} query heads, {kv_heads} key/value heads of {head_dim}"
@@ -200,7 +240,8 @@ def read_layers(layer: ConfigSection) -> PreNormConfig:
 
 
 def layer_types(layer: ConfigSection) -> tuple[str, ...]:
-    """As listed, or all alike: sliding where `dflash_config.use_swa` says so."""
+    """Return the listed kinds of layers; if none are listed, all layers have the same one, which is
+    sliding if `dflash_config.use_swa` says so."""
     count = layer.count("num_hidden_layers", most=MAX_LAYERS)
     if not layer.has("layer_types"):
         slides = layer.section("dflash_config").flag("use_swa")
@@ -212,62 +253,53 @@ def layer_types(layer: ConfigSection) -> tuple[str, ...]:
 
 
 def window(layer: ConfigSection) -> int:
-    """Of sliding layers: what `dflash_config` says of it, or else the config."""
+    """Return the window of sliding layers, which `dflash_config` may override."""
     nested = layer.section("dflash_config")
-    return (
-        nested.count("swa_window_size")
-        if nested.has("swa_window_size")
-        else layer.count("sliding_window")
-    )
+    if nested.has("swa_window_size"):
+        return nested.count("swa_window_size")
+    return layer.count("sliding_window")
 
 
 def causal_windows(config: ConfigSection, options: ConfigSection, *, speculators: bool) -> bool:
-    """Whether rows of a block see only those before them, in sliding layers."""
+    """Return whether rows of a block see only earlier ones in sliding layers."""
     if speculators:
         return not config.flag("sliding_window_non_causal", True)
     return options.flag("causal", not options.flag("use_swa"))
 
 
 def block_size(config: ConfigSection, options: ConfigSection) -> int:
-    """Rows of a block, the bonus token's among them."""
-    nested = options.count("block_size", DEFAULT_BLOCK)
-    found = config.count("block_size", nested)
-    if not 2 <= found <= TAIL:
+    """Return the rows of a block, including the bonus token's."""
+    size = config.count("block_size", options.count("block_size", DEFAULT_BLOCK))
+    if not 2 <= size <= TAIL:
         raise UnsupportedError(
-            f"{config.where}: blocks of {found}: those of 2 to {TAIL} rows are read"
+            f"{config.where}: blocks of {size}: those of 2 to {TAIL} rows are read"
         )
-    return found
+    return size
 
 
 def mask_token_id(options: ConfigSection) -> int:
-    """The target's token that stands for what is to be filled in."""
-    found = options.values.get("mask_token_id")
-    if type(found) is not int or found < 0:
-        raise CheckpointError(f"{options.where}: mask_token_id is {found!r}, expected a token id")
-    return found
-
-
-def softcap(options: ConfigSection) -> float | None:
-    """The cap of the head's logits, if it has one."""
-    key = "final_logit_softcapping"
-    return options.number(key) if options.has(key) else None
+    """Return the target's token that represents a mask."""
+    token = options.values.get("mask_token_id")
+    if type(token) is not int or token < 0:
+        raise CheckpointError(f"{options.where}: mask_token_id is {token!r}, expected a token id")
+    return token
 
 
 def draft_vocab_size(
     config: ConfigSection, checkpoint: HeadCheckpoint, names: Mapping[str, str], vocab_size: int
 ) -> int:
-    """Rows of the output table; the config must agree."""
+    """Return the rows of the output table, with which the config must agree."""
     stated = config.count("draft_vocab_size", vocab_size)
-    if LM_HEAD not in names:
+    if OUTPUT_TABLE not in names:
         if stated != vocab_size:
             raise CheckpointError(
-                f"{config.where}: draft_vocab_size is {stated}, and there is no {LM_HEAD}"
+                f"{config.where}: draft_vocab_size is {stated}, and there is no {OUTPUT_TABLE}"
             )
         return vocab_size
-    shape = checkpoint.shape(names[LM_HEAD])
+    shape = checkpoint.shape(names[OUTPUT_TABLE])
     rows = shape[0] if len(shape) == 2 else 0
     if config.has("draft_vocab_size") and rows != stated:
         raise CheckpointError(
-            f"{config.where}: draft_vocab_size is {stated}, {LM_HEAD} has {rows} rows"
+            f"{config.where}: draft_vocab_size is {stated}, {OUTPUT_TABLE} has {rows} rows"
         )
     return rows
