@@ -12,7 +12,8 @@ from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape, Tree
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.step_check import check_shape, check_step
@@ -303,7 +304,7 @@ class Runner:
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
         self.engine.cache_slots.forget()
         if self.executor.device.type == "cuda":
-            self._session.read_something()  # what is recorded starts from a state that exists
+            self._session.run_short_prompt()  # what is recorded starts from a state that exists
         return self._session.rounds.of(
             texts, Shape.chain(shape) if isinstance(shape, int) else shape
         )

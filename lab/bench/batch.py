@@ -24,7 +24,8 @@ from eagle_aot.lab.bench.samples import RoundSeries
 from eagle_aot.lab.bench.spec import BenchSpec, check_range, check_taus, milliseconds, table_of
 from eagle_aot.lab.bench.timing import Clock, clock_for
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 

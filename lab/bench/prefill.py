@@ -8,8 +8,9 @@ import torch
 from eagle_aot.lab.bench.parts import fill_randomly
 from eagle_aot.lab.bench.results import PrefillTime
 from eagle_aot.lab.bench.timing import Clock, HostSpan, Series, Timed
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.prefill import prefill
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.runner import Runner
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.lab.scripted import ScriptedDrafter
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request

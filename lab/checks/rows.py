@@ -14,8 +14,9 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.prefill import prefill
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows, tree_rows
 from eagle_aot.runtime_runner.decode.target import Forward, no_moves

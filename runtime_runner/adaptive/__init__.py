@@ -1,1 +1,1 @@
-"""How much to draft."""
+"""Chooses how much to draft, round by round, by speed."""

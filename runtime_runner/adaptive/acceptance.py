@@ -17,8 +17,8 @@ TREE_WEIGHT = 8.0  # misses that the guess about trees counts as
 
 
 class RoundSample(NamedTuple):
-    """A round of one request: `emitted` tokens before the end of the request, the first `accepted`
-    of which were drafts. `ranks` are an `Outcome`'s."""
+    """A round of one request, up to the request's end: it emitted `emitted` tokens, and the first
+    `accepted` of them were drafts. `ranks` are an `Outcome`'s."""
 
     accepted: int
     emitted: int

@@ -1,4 +1,4 @@
-"""Plain rounds without the drafter, which catches up afterwards."""
+"""The backlog: rows of plain rounds that the drafter was left out of, and catches up on later."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Drafter
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
@@ -23,7 +24,7 @@ class CatchUpDrafter(Drafter, Protocol):
     reads_features: bool
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        """Commit a path as `observe` does.
+        """Commit a path with features [B, P, H], as `observe` does.
 
         Returns bool [B, P]: whether it would have drafted each of the path's tokens.
         """

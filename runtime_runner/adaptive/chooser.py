@@ -16,9 +16,12 @@ RUN, PLAIN_RUN = 4, 16  # rounds of one shape at a time, since choosing takes ti
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchOptions:
-    """What may be chosen for a batch: one of `shapes`, the first of which is the smallest one and
-    contains the drafts of all requests without automatic drafts. The other requests, a `share` of
-    all, take every draft, and one of them has `remaining_tokens` left."""
+    """What may be chosen for a batch: one of `shapes`.
+
+    The first one is the smallest, and contains the drafts of all requests without automatic drafts.
+    The other requests, a `share` of all, take every draft; the longest of them has
+    `remaining_tokens` left.
+    """
 
     shapes: tuple[Shape, ...]
     batch_size: int

@@ -1,4 +1,7 @@
-"""The target, run by `prefill` and `target_verify`, which share its caches."""
+"""The target, run by `prefill` and `target_verify`, which share its caches.
+
+A prompt chunk has tokens int64 [1, T] of one sequence, a step tokens int64 [B, T] of B sequences.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

@@ -13,7 +13,7 @@ from eagle_aot.artifact import DFLASH, DFLASH_BLOCK, DFLASH_CONTEXT, Constants, 
 from eagle_aot.artifact.manifest import dflash_block_size
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
-from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, chain_rows, masked
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter

@@ -21,8 +21,8 @@ from eagle_aot.artifact import (
     Manifest,
 )
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
-from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, chain_rows
 from eagle_aot.runtime_runner.decode.target import padded

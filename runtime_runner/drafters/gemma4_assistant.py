@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import GEMMA4_ASSISTANT, MTP_DECODE
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
-from eagle_aot.runtime_runner.decode.round import BatchState, path_slots
+from eagle_aot.runtime_runner.decode.batch_state import BatchState, path_slots
 from eagle_aot.runtime_runner.decode.step import StepRows, chain_tail, masked
 from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
 

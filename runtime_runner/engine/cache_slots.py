@@ -14,8 +14,9 @@ from operator import ne
 
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, StatelessDrafter
+from eagle_aot.runtime_runner.decode.round import Drafter, StatelessDrafter
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.engine.request import Request
 from eagle_aot.runtime_runner.images.prompt_image import ImageSpan
@@ -46,12 +47,12 @@ class PrefixQuery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheContents:
-    """What a request leaves in its slot: rows of all of `tokens` but the last.
+    """What a request leaves in its slot: rows of all `tokens` except the last.
 
-    The first `reused` rows were there before. `prompt_tokens` of the tokens are the prompt's, with
-    `images` among them. The text has `length` tokens, and `scratch` slots after the tail may have
-    been written too. The drafter has seen the first `drafter_rows` rows, and of the reused ones as
-    many as before.
+    The first `reused` rows were there before. The first `prompt_tokens` tokens are the prompt's,
+    with `images` among them. The text has `length` tokens, and `scratch` slots after the tail may
+    have been written too. The drafter has seen the first `drafter_rows` rows, and as many of the
+    reused ones as before.
     """
 
     tokens: Sequence[int]
@@ -114,7 +115,7 @@ class CachedPrefix:
         written: int,
         drafter_rows: int = 0,
     ) -> "CachedPrefix":
-        """Return the prefix after a request ran `tokens`, `reused` rows of which were here.
+        """Return the prefix after a request ran `tokens`, the first `reused` rows of them reused.
 
         It wrote up to the position `written`, and showed the drafter `drafter_rows` rows unless
         more were shown before. `plan` are the prompt's chunks without reuse.

@@ -57,8 +57,6 @@ class Engine:
         self.waiting: deque[RunningRequest] = deque()
         self.prompts: list[RunningRequest] = []
         self.running: list[RunningRequest] = []
-        self.after_step: Callable[[Engine], None] = lambda engine: None
-        """A hook for checks."""
         self.on_launched: Callable[[], None] = lambda: None
         """Called after each launch, before its result is read."""
         self._share, self._turns = PromptShare(prompt_share), PromptTurns()
@@ -120,7 +118,6 @@ class Engine:
             events += self._run_prompt()
         elif self.running:
             events += self._attempt(list(self.running), self._run_round, self._share.add_round)
-        self.after_step(self)
         return events
 
     def _apply_calls(self) -> list[Event]:
@@ -143,7 +140,7 @@ class Engine:
                 request.scoring = self._prompt_scoring(request)
                 request.prefill = self._prefill(request)
                 self._prefix_sharing.copy_prefix(request)
-            except Exception as error:  # its own parameters, or no memory for them
+            except Exception as error:  # of its parameters, or of memory for them
                 failed.append(self._fail(request, error))
         return failed
 
@@ -206,7 +203,7 @@ class Engine:
         assert request.prefill is not None
         try:
             tokens = request.begin(first, request.prefill.logprobs)
-        except Exception as error:  # its own `ends`
+        except Exception as error:  # of the request's callback `ends`
             return [self._fail(request, error)]
         self.prompts.remove(request)
         self._join(request, bonus)
@@ -216,7 +213,7 @@ class Engine:
         requests = list(self.running)
         recordings = self.schedule.recordings
         round_, started = self.schedule.choose(requests), time.perf_counter()
-        shown = round_.drafter is self.schedule.drafter  # not None, and no substitute
+        shown = round_.drafter is self.schedule.drafter  # neither None nor a backlog
         with self.launches.round():
             played = round_.play()
             if self.waits:
@@ -227,7 +224,7 @@ class Engine:
         for request, outcome in zip(requests, outcomes, strict=False):
             try:
                 tokens = request.add_round(round_.shape, outcome, shown=shown)
-            except Exception as error:  # its own `ends`: the others keep their tokens
+            except Exception as error:  # of its callback `ends`: the others keep their tokens
                 events.append(self._fail(request, error))
                 continue
             decoded.append((outcome, tokens.tokens))

@@ -58,7 +58,7 @@ class Request:
     placed: TokenizedPrompt = field(init=False, compare=False, repr=False)
     """The prompt and its images."""
     shape: Shape | None = field(init=False, compare=False, repr=False)
-    """Its drafts in a round, None where they are chosen round by round."""
+    """Its drafts in a round, None if they are chosen round by round."""
     most: Shape | None = field(init=False, compare=False, repr=False)
     """The largest drafts that it takes in a batch, None for any."""
 

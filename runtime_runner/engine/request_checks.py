@@ -1,4 +1,4 @@
-"""Whether a request can be served, before anything is run."""
+"""Checks a request before anything is run."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner.decode.shape import (
 
 
 def check_prompt(ids: list[int], constants: Constants) -> None:
-    """Raise PromptError unless the ids are some of the vocabulary's, and leave room for another."""
+    """Raise PromptError unless the ids are in the vocabulary and the context has one more slot."""
     context, vocab = constants.max_seq_len, constants.vocab_size
     if not ids:
         raise PromptError("the prompt is empty")
@@ -32,7 +32,7 @@ def check_prompt(ids: list[int], constants: Constants) -> None:
 
 
 def chosen_chain_len(chain_len: ChainLen | None, constants: Constants) -> ChainLen:
-    """The artifact's default for None. Raises SettingError for one that it does not take."""
+    """Return the chain length, by default the artifact's. Raises SettingError if it is too long."""
     if chain_len == AUTO:
         return AUTO
     longest = constants.tail - 1
@@ -43,8 +43,7 @@ def chosen_chain_len(chain_len: ChainLen | None, constants: Constants) -> ChainL
 
 
 def chosen_tree(tree: Tree, drafter: str, grows_trees: bool, constants: Constants) -> Shape:
-    """A tree as it was asked for. Raises SettingError for one that artifact or drafter does not
-    take."""
+    """Read the requested tree. Raises SettingError if artifact or drafter does not take it."""
     shape = shape_of(tree)
     check_tree(shape, constants.tail - 1, constants.max_rows, constants.max_seq_len)
     if not shape.is_chain:
@@ -53,13 +52,13 @@ def chosen_tree(tree: Tree, drafter: str, grows_trees: bool, constants: Constant
 
 
 def check_grows_trees(tree: object, drafter: str, grows_trees: bool) -> None:
-    """Raise SettingError for a tree of a drafter that knows one way on."""
+    """Raise SettingError if the drafter proposes chains only."""
     if not grows_trees:
         raise SettingError(f"tree {tree}: drafter {drafter!r} proposes chains: name a chain length")
 
 
 def shape_of(tree: Tree) -> Shape:
-    """Raises SettingError for what is none."""
+    """Read a tree in any spelling. Raises SettingError for anything else."""
     if isinstance(tree, Shape):
         return tree
     if isinstance(tree, str | Path):
@@ -73,13 +72,14 @@ def shape_of(tree: Tree) -> Shape:
 def all_stop_ids(
     stop_ids: Iterable[int], constants: Constants, *, ignore_eos: bool = False
 ) -> frozenset[int]:
-    """The artifact's own, unless they are ignored, and these. Raises SettingError for one outside
-    the vocabulary."""
-    stops = list(stop_ids)
-    for stop in stops:
+    """Return these stop ids and, unless they are ignored, the artifact's own.
+
+    Raises SettingError for an id outside the vocabulary.
+    """
+    requested = list(stop_ids)
+    for stop in requested:
         if not 0 <= stop < constants.vocab_size:
             raise SettingError(
                 f"stop id {stop} is outside the vocabulary of {constants.vocab_size}"
             )
-    own = () if ignore_eos else constants.eos_ids
-    return frozenset((*own, *stops))
+    return frozenset((*(() if ignore_eos else constants.eos_ids), *requested))

@@ -1,10 +1,11 @@
-"""Rounds of every shape, each made and recorded once."""
+"""Rounds of all batch sizes and shapes, each made and recorded once."""
 
 from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.program.executor import Call
@@ -25,7 +26,7 @@ class Rounds:
         max_rows: int,
         record: Callable[[Call], Call] | None,
     ) -> None:
-        """`record` makes a round cheap to repeat, None where nothing is recorded.
+        """`record` makes a round cheap to repeat; without it rounds are not recorded.
 
         A round has at most `max_rows` rows.
         """
@@ -33,15 +34,11 @@ class Rounds:
         self._max_rows, self._record = max_rows, record
         self._made: dict[tuple[int, Shape, bool], Round] = {}
         self.recordings = 0
-        """How many recordings were ever made."""
+        """The number of recordings made so far."""
 
     def fitting(self, requests: int, shape: Shape) -> Shape:
         """Return as much of the shape as fits the rows of a round of so many requests."""
         return shape.within(self._max_rows // self.batch_size(requests), self._max_rows)
-
-    def longest_chain(self, requests: int) -> int:
-        """Return the longest chain that fits a round of so many requests."""
-        return self._max_rows // self.batch_size(requests) - 1
 
     def batch_size(self, requests: int) -> int:
         """Return how many sequences a round of so many requests has, padding included."""
@@ -49,11 +46,10 @@ class Rounds:
             return requests
         return min(1 << (requests - 1).bit_length(), len(self.batch))
 
-    def shapes(self, requests: int, wanted: Iterable[Shape]) -> set[tuple[int, Shape]]:
+    def shapes(self, requests: int, shapes: Iterable[Shape]) -> set[tuple[int, Shape]]:
         """Return batch size and shape of all rounds that up to so many requests may need."""
-        batch_size = {self.batch_size(count) for count in range(1, requests + 1)}
-        every = set(wanted)
-        return {(size, self.fitting(size, shape)) for size in batch_size for shape in every}
+        batch_sizes = {self.batch_size(count) for count in range(1, requests + 1)}
+        return {(size, self.fitting(size, s)) for s in set(shapes) for size in batch_sizes}
 
     def of(self, requests: int, shape: Shape, *, observed: bool = False) -> Round:
         """Return the round of the first requests, each drafted `shape` or as much of it as fits.
@@ -62,11 +58,10 @@ class Rounds:
         """
         shape = self.fitting(requests, shape)
         observed = observed or shape.nodes > 0
-        made = self.batch_size(requests), shape, observed
-        if made not in self._made:
-            drafter = self.drafter if observed else None
-            self._made[made] = self.make(made[0], shape, drafter)
-        return self._made[made]
+        key = self.batch_size(requests), shape, observed
+        if key not in self._made:
+            self._made[key] = self.make(key[0], shape, self.drafter if observed else None)
+        return self._made[key]
 
     def make(self, batch_size: int, shape: Shape, drafter: Drafter | None) -> Round:
         """Make a new round. Recording it plays it once with padding only."""
@@ -93,8 +88,8 @@ class Recordings:
         return self._current()()
 
     def _current(self) -> Call:
-        kind = self._batch.sampler.mode, self._batch.sampler.wants_logprobs
-        if kind not in self._made:
+        key = self._batch.sampler.mode, self._batch.sampler.wants_logprobs
+        if key not in self._made:
             with self._batch.idle():
-                self._made[kind] = self._record(self._step)
-        return self._made[kind]
+                self._made[key] = self._record(self._step)
+        return self._made[key]

@@ -1,4 +1,4 @@
-"""A request that the engine serves, as the host knows it."""
+"""The state of a request that the engine serves, on the host."""
 
 import time
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class RunningRequest:
     """A request's tokens so far, and where its rows are.
 
     `sequence` is its cache slot, None while it waits for one. The slot holds the rows of its first
-    `rows` tokens, of which the first `reused` were not run, and `scratch` slots after the tail may
-    have been written too. `prefill` runs its prompt, `scoring` scores it before. `missed` is the
+    `rows` tokens. The first `reused` rows were not run, and `scratch` slots after the tail may have
+    been written too. `prefill` runs its prompt, `scoring` scores it before. `missed` is the
     first row that the drafter was not shown, None where it was shown all. `ended` is why there are
     no more tokens.
     """

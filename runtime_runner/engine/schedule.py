@@ -1,4 +1,4 @@
-"""Which round comes next for the running requests."""
+"""Chooses the next round of the running requests."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,7 +6,8 @@ from typing import Protocol
 from eagle_aot.runtime_runner.adaptive.acceptance import RoundSample
 from eagle_aot.runtime_runner.adaptive.chooser import BatchOptions, Chooser
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Outcome, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Drafter, Outcome, Round
 from eagle_aot.runtime_runner.decode.shape import (
     AUTO,
     MAX_AUTO_DEPTH,
@@ -53,7 +54,7 @@ class Schedule(Protocol):
 
 
 class OneRound:
-    """Plays one round again and again for one request."""
+    """Plays the same round for one request; measurements and tests use it."""
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
@@ -71,8 +72,7 @@ class OneRound:
 
 
 class BatchSchedule:
-    """Chooses rounds for any number of requests, with the drafts that they ask for or that are
-    fastest.
+    """Chooses rounds for any number of requests: the drafts that they request, or the fastest.
 
     A request with automatic drafts that runs alone has an `AdaptiveSchedule`, which may leave the
     drafter out of plain rounds. In a batch the drafter observes every round.
@@ -81,7 +81,7 @@ class BatchSchedule:
     def __init__(
         self, rounds: Rounds, chooser: Chooser, alone: Callable[[bool], AdaptiveSchedule]
     ) -> None:
-        """`alone` returns the schedule of a request that runs alone, with trees or without."""
+        """`alone` returns the schedule of a request that runs alone, with trees or without them."""
         self._rounds, self._chooser, self._make_alone = rounds, chooser, alone
         self.target, self.drafter, self.batch = rounds.target, rounds.drafter, rounds.batch
         self._alone: tuple[RequestId, AdaptiveSchedule] | None = None

@@ -16,8 +16,8 @@ from eagle_aot.runtime_runner.engine.schedule import Schedule
 class PromptShare:
     """Decides whether a step runs a prompt chunk or a round.
 
-    An account in seconds: rounds earn time for prompts, chunks spend it. The first chunk is on
-    credit, so that a prompt of one chunk starts at once.
+    It keeps an account in seconds: rounds earn time for prompts, and chunks spend it. The first
+    chunk is on credit, so that a prompt of one chunk starts at once.
     """
 
     def __init__(self, share: float) -> None:
@@ -91,7 +91,11 @@ class Launches:
 
 
 class PrefixSharing:
-    """Copies rows between the cache slots of requests that are in their prompts."""
+    """Copies rows of common prefixes between cache slots, to requests that are in their prompts.
+
+    If another prompt is ahead with the same beginning, its chunk runs first, so that the others can
+    copy it.
+    """
 
     def __init__(self, schedule: Schedule, slots: CacheSlots) -> None:
         self._schedule, self._slots = schedule, slots
@@ -121,7 +125,7 @@ class PrefixSharing:
         return request if leader is None else self.first_to_run(leader, prompts)
 
     def _leads(self, other: RunningRequest, request: RunningRequest, rows: int) -> bool:
-        """Whether the other's next chunk is worth waiting for; `rows` are available without it."""
+        """Whether the other's next chunk is worth waiting for; `rows` can be copied without it."""
         assert other.prefill is not None and other.sequence is not None
         chunk = other.prefill.next_chunk
         later = self._slots.after(other.sequence, other.contents(chunk.stop))

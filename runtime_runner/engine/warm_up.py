@@ -1,4 +1,4 @@
-"""Makes and records all rounds that may be needed before the first request."""
+"""Makes and records all rounds that may be needed, before the first request."""
 
 import time
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
-    """The number of rounds that were played, how many of them are recordings, and the GPU memory
-    that they took in `bytes`, None on a CPU."""
+    """What a warm-up did: it played `rounds` rounds, `recorded` of them as recordings, and took
+    `bytes` of GPU memory, None on a CPU."""
 
     rounds: int
     recorded: int
@@ -29,30 +29,31 @@ class WarmUp:
 
 
 def warm_up(
-    rounds: Rounds, requests: int, wanted: Iterable[Shape], *, observed: bool = False
+    rounds: Rounds, requests: int, shapes: Iterable[Shape], *, observed: bool = False
 ) -> WarmUp:
     """Make and play all rounds that up to `requests` requests with these shapes need.
 
-    Nothing may run meanwhile. `observed` is as in `Rounds.of`. Raises UnsupportedError for a round
-    that does not fit the memory.
+    No request may run at the same time. `observed` is as in `Rounds.of`. Raises UnsupportedError
+    for a round that does not fit the memory.
     """
     device = rounds.batch.bonus.device
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
-    shapes = sorted(rounds.shapes(requests, wanted), key=rows_of, reverse=True)
-    recorded = sum(play_once(rounds, *shape, observed=observed) for shape in shapes)
+    sizes = sorted(rounds.shapes(requests, shapes), key=rows_of, reverse=True)
+    recorded = sum(play_once(rounds, size, shape, observed=observed) for size, shape in sizes)
     left = free_bytes(device)
     return WarmUp(
-        rounds=len(shapes),
+        rounds=len(sizes),
         recorded=recorded,
         seconds=time.perf_counter() - started,
         bytes=free - left if free and left and device.type == "cuda" else None,
     )
 
 
-def rows_of(round_shape: tuple[int, Shape]) -> tuple[int, int]:
-    """Return the rows that a round verifies, and those that the head runs at a time."""
-    batch_size, shape = round_shape
+def rows_of(size: tuple[int, Shape]) -> tuple[int, int]:
+    """Return how many rows a round verifies, and how many the head runs at a time, for its batch
+    size and shape."""
+    batch_size, shape = size
     return batch_size * (shape.nodes + 1), batch_size * shape.topk
 
 
@@ -65,6 +66,7 @@ def play_once(rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool) 
     except (RuntimeError, MemoryError) as error:
         if (line := shortage(error)) is None:
             raise
-        what = f"a round of {batch_size} sequences with {shape.nodes} drafts"
-        raise UnsupportedError(f"warm-up: {what}: {line}") from error
+        raise UnsupportedError(
+            f"warm-up: a round of {batch_size} sequences with {shape.nodes} drafts: {line}"
+        ) from error
     return round_.play != round_.step

@@ -102,11 +102,11 @@ class CompiledMethod:
         """Map every constant's fully qualified name to the library's own name."""
         names = {}
         for index in range(self._count("Constants")):
-            own, qualified = c_char_p(), c_char_p()
-            self._call("GetConstantName", self._container, c_size_t(index), byref(own))
+            internal, qualified = c_char_p(), c_char_p()
+            self._call("GetConstantName", self._container, c_size_t(index), byref(internal))
             self._call("GetConstantOriginalFQN", self._container, c_size_t(index), byref(qualified))
-            assert own.value is not None and qualified.value is not None
-            names[qualified.value.decode()] = own.value
+            assert internal.value is not None and qualified.value is not None
+            names[qualified.value.decode()] = internal.value
         return names
 
     def _check_arity(self) -> None:

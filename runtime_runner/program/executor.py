@@ -1,4 +1,4 @@
-"""What runs an artifact's methods, and how one is opened."""
+"""The interface of executors, which run an artifact's methods, and how one is opened."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

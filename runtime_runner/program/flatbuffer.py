@@ -22,7 +22,7 @@ OFFSET, SIZE = 0, 1
 KEY, SEGMENT_INDEX = 0, 1
 
 DAMAGE = (struct.error, LookupError, TypeError, ValueError)
-"""What reading raises where offsets point outside the data; flatbuffers raises TypeError."""
+"""What reading raises if offsets point outside the data; flatbuffers raises TypeError."""
 
 
 class UnreadableError(Exception):
@@ -67,7 +67,7 @@ class Table:
 
     @classmethod
     def root(cls, data: memoryview, identifier: bytes) -> "Table":
-        """The root of one of ExecuTorch's files. Raises UnreadableError for any other."""
+        """Return the root of one of ExecuTorch's files. Raises UnreadableError for any other."""
         offset, magic = struct.unpack_from("<I4s", data)
         if magic != identifier:
             raise UnreadableError(f"not a {identifier.decode()} file (it begins with {magic!r})")

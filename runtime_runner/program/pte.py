@@ -1,7 +1,7 @@
-"""Reading a `.pte` file whose methods are lowered through ExecuTorch's CUDA backend.
+"""Reads a `.pte` file whose methods are lowered through ExecuTorch's CUDA backend.
 
 Layout (exir/_serialize/_program.py): a flatbuffer of schema/program.fbs. When blobs follow it, a
-header stands at byte 8: `eh00`, u32 header length, and as u64 the size of the program, the start
+header is at byte 8: `eh00`, u32 header length, and as u64 the size of the program, the start
 of the blobs and their total size.
 """
 
@@ -79,8 +79,8 @@ class Program:
 
 
 def check_weights(program: Program, data: TensorData) -> None:
-    """Raise ArtifactError unless `data` holds every storage of the program's weights, with the same
-    length. Files of two different exports do not."""
+    """Raise ArtifactError unless `data` holds every storage [bytes] of the program's weights, with
+    the same length. Files of two different exports do not."""
     for method in program.methods.values():
         for weight in method.weights:
             key, length = weight.storage_key, len(data.storage(weight.storage_key))

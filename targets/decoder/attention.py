@@ -16,7 +16,7 @@ MASKED = -1.0e9
 
 
 def additive(visible: Tensor) -> Tensor:
-    """Turn a bool mask into a float32 mask of the same shape, to be added to scores."""
+    """Turn a bool mask [...] into a float32 mask of the same shape, to be added to scores."""
     return torch.where(visible, 0.0, MASKED)
 
 

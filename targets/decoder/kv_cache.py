@@ -37,7 +37,7 @@ class KVCache(nn.Module):
             self.register_buffer(name, buffer, persistent=False)
 
     def physical(self, slots: Tensor) -> Tensor:
-        """Map logical slots, numbered like positions, to slots of one sequence; same shape."""
+        """Map logical slots int64 [...], numbered like positions, to slots of one sequence."""
         raise NotImplementedError
 
     def committed(
@@ -61,7 +61,10 @@ class KVCache(nn.Module):
 
 
 class FlatKVCache(KVCache):
-    """Slot = position. A row sees every position up to its own."""
+    """A cache [kv_heads, sequences * slots, head_dim] in which slot = position.
+
+    A row sees every position up to its own.
+    """
 
     def __init__(
         self,
@@ -84,7 +87,9 @@ class FlatKVCache(KVCache):
 
 
 class RingKVCache(KVCache):
-    """Slot = position mod `ring`. A row sees the last `window` positions, including its own.
+    """A cache [kv_heads, sequences * slots, head_dim] in which slot = position mod `ring`.
+
+    A row sees the last `window` positions, including its own.
 
     No forward overwrites a key that one of its own rows still needs, as long as a prompt chunk has
     at most `step.longest_chunk` rows, which is at least `chunk`.

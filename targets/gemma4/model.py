@@ -60,7 +60,10 @@ class Gemma4Attention(CachedAttention):
 
 
 class Gemma4Layer(ResidualLayer):
-    """One decoder layer: each branch is normalised before and after, and the result is scaled."""
+    """One decoder layer over the residual stream [1, T, H].
+
+    Each branch is normalised before and after, and the result is scaled.
+    """
 
     layer_scalar: Tensor
     branch_outputs = ("self_attn.o_proj", "mlp.down_proj")
@@ -120,7 +123,10 @@ class Gemma4Layer(ResidualLayer):
 
 
 class Gemma4Target(TapDecoder):
-    """A Gemma 4 text decoder; weights and activations have `dtype`, caches follow `caches`."""
+    """A Gemma 4 text decoder from token ids int64 [1, T] to logits float32 [1, T, V].
+
+    Weights and activations have `dtype`, caches follow `caches`.
+    """
 
     embed_scale: Tensor
     never: Tensor | None

@@ -52,7 +52,7 @@ class PreNormAttention(CachedAttention):
 
 
 class PreNormLayer(ResidualLayer):
-    """One decoder layer."""
+    """One decoder layer over the residual stream [1, T, H]."""
 
     branch_outputs = ("self_attn.o_proj", "mlp.down_proj")
 
@@ -87,7 +87,10 @@ class PreNormLayer(ResidualLayer):
 
 
 class PreNormDecoder(TapDecoder):
-    """A pre-norm decoder; weights and activations have `dtype`, caches follow `caches`."""
+    """A pre-norm decoder from token ids int64 [1, T] to logits float32 [1, T, V].
+
+    Weights and activations have `dtype`, caches follow `caches`.
+    """
 
     def __init__(self, config: PreNormConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)

@@ -61,25 +61,23 @@ def test_texts_in_a_batch_are_those_alone(batch_runner: Runner) -> None:
     numbers: list[int] = []
     outputs: dict[int, list[int]] = {}
     to_cancel, cancelled = set[int](), set[int]()
-    engine.after_step = check_invariants
-    try:
-        while len(numbers) < len(requests) or engine.busy:
-            if len(numbers) < len(requests) and rng.random() < 0.4:
-                numbers.append(engine.add(requests[len(numbers)]))
-                outputs[numbers[-1]] = []
-            if len(numbers) % 8 == 5 and numbers[-1] not in to_cancel:
-                engine.cancel(numbers[-1])
-                to_cancel.add(numbers[-1])
-            for event in engine.step():
-                assert isinstance(event, Tokens | Finished)
-                if isinstance(event, Tokens):
-                    outputs[event.request] += event.tokens
-                elif event.reason == "cancelled":
-                    cancelled.add(event.request)
-            if rng.random() < 0.05:
-                check_serial(engine)
-    finally:
-        engine.after_step = lambda engine: None
+    while len(numbers) < len(requests) or engine.busy:
+        if len(numbers) < len(requests) and rng.random() < 0.4:
+            numbers.append(engine.add(requests[len(numbers)]))
+            outputs[numbers[-1]] = []
+        if len(numbers) % 8 == 5 and numbers[-1] not in to_cancel:
+            engine.cancel(numbers[-1])
+            to_cancel.add(numbers[-1])
+        events = engine.step()
+        check_invariants(engine)
+        for event in events:
+            assert isinstance(event, Tokens | Finished)
+            if isinstance(event, Tokens):
+                outputs[event.request] += event.tokens
+            elif event.reason == "cancelled":
+                cancelled.add(event.request)
+        if rng.random() < 0.05:
+            check_serial(engine)
     assert cancelled and cancelled <= to_cancel
     for number, text in zip(numbers, expected, strict=True):
         if number in cancelled:

@@ -21,8 +21,9 @@ from eagle_aot.lab.checks.sampled_texts import (
 )
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.prefill import prefill
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward

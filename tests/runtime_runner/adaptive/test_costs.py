@@ -12,7 +12,8 @@ from torch import Tensor
 from eagle_aot.runtime_runner.adaptive import costs as module
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts, measure, medians
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, PLAIN, Shape
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 

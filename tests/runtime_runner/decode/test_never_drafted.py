@@ -6,7 +6,8 @@ from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows
 from eagle_aot.runtime_runner.decode.target import Forward

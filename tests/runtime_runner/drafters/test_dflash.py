@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter

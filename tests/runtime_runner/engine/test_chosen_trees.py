@@ -35,16 +35,14 @@ def engine_of(sequences: int, *, recorded: bool, waits: bool = False) -> Engine:
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
     drafter = SecondIsRight(target, [False])
     rounds = rounds_over(target, drafter, record if recorded else None)
-    engine = (WaitingEngine if waits else Engine)(adaptive_schedule_over(rounds, drafter))
-    engine.after_step = check_invariants
-    return engine
+    return (WaitingEngine if waits else Engine)(adaptive_schedule_over(rounds, drafter))
 
 
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("waits", [False, True])
 def test_chosen_trees_give_the_plain_text(sequences: int, recorded: bool, waits: bool) -> None:
-    requests = Requests(engine_of(sequences, recorded=recorded, waits=waits))
+    requests = Requests(engine_of(sequences, recorded=recorded, waits=waits), check_invariants)
     for i in range(sequences):
         requests.add(request_of([i], LENGTH, "auto", tree="auto"))
     requests.finish()
@@ -59,7 +57,7 @@ def test_chosen_trees_give_the_plain_text(sequences: int, recorded: bool, waits:
 
 def test_a_chain_next_to_chosen_trees_takes_its_likeliest_drafts_alone() -> None:
     """They are wrong, so none is accepted, while the other request's trees are."""
-    requests = Requests(engine_of(2, recorded=False))
+    requests = Requests(engine_of(2, recorded=False), check_invariants)
     chain = requests.add(request_of([1], LENGTH, "auto"))
     tree = requests.add(request_of([2], LENGTH, "auto", tree="auto"))
     requests.finish()
@@ -77,8 +75,10 @@ def test_a_request_that_joins_has_the_drafts_that_it_requests(waits: bool, steps
         engine.add(request_of([i], LENGTH, "auto"))
     for _ in range(steps):
         engine.step()
+        check_invariants(engine)
     joining, drafted = engine.add(request_of([5], 20, 5)), list[int]()
     while engine.busy:
         events = [e for e in engine.step() if isinstance(e, Tokens) and e.request == joining]
+        check_invariants(engine)
         drafted += [event.drafted for event in events]
     assert set(drafted[1:]) == {5}

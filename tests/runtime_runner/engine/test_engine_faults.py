@@ -67,8 +67,7 @@ def faulty(sequences: int) -> FaultyTarget:
 
 def requests_to(target: ToyTarget) -> Requests:
     engine = Engine(schedule_over(rounds_over(target, SeeingDrafter(target, [True, False]))))
-    engine.after_step = check_invariants
-    return Requests(engine)
+    return Requests(engine, check_invariants)
 
 
 def request_of(prompt: Sequence[int], length: int = LENGTH) -> Request:

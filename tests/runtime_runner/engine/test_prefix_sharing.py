@@ -107,7 +107,7 @@ def come_and_go(served: SharedPrompts, rng: random.Random) -> None:
 def test_no_text_sees_rows_of_others() -> None:
     """The check uses a free sequence, and overwrites its rows."""
     served = SharedPrompts(4)
-    served.engine.after_step = check_all
+    served.check = check_all
     come_and_go(served, random.Random(1))
     assert sum(served.reused.values()) > 3 * len(SYSTEM)
 

@@ -9,7 +9,8 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Outcome, Round
 from eagle_aot.runtime_runner.engine import Engine, Event, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, Result

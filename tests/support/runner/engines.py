@@ -9,7 +9,8 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog, CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Drafter
 from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, AUTO_TREES, PLAIN, ChainLen, Shape
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.rounds import Rounds
@@ -99,8 +100,11 @@ class Requests:
     """The requests of one engine, and by their numbers the `prompts`, `tokens`, log probabilities
     of prompts (`scored`), ends, and numbers of rows that were not run (`reused`)."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: Engine, check: Callable[[Engine], None] = lambda engine: None
+    ) -> None:
+        """`check` is called after each step."""
+        self.engine, self.check = engine, check
         self.prompts: dict[int, tuple[int, ...]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.scored: dict[int, list[TokenLogprobs]] = {}
@@ -128,6 +132,7 @@ class Requests:
                 self.failed[number] = event
             else:
                 self.scored[number] += event.logprobs
+        self.check(self.engine)
 
     def step_until(self, done: Callable[[], bool]) -> None:
         while not done():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
-from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
 from support.runner.toy import SeeingDrafter, ToyTarget

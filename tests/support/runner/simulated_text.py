@@ -8,7 +8,8 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Outcome, Round
 from eagle_aot.runtime_runner.decode.shape import (
     AUTO_CHAINS,
     AUTO_TREES,

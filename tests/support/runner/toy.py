@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
-from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
