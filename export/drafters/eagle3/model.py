@@ -159,15 +159,11 @@ class Eagle3Draft(nn.Module):
 
         Returns logits float32 [B, T, Vd] and recurrent features [B, T, H].
         """
-        view, wiring = StepView(step, self.kv_cache), self.config.wiring
+        view, positions = StepView(step, self.kv_cache), step.row_positions
         attends = [self._cached(cache, view) for cache in self._caches()]
-        output = self.stream(
-            one_row_of_rows(embedding),
-            one_row_of_rows(feature),
-            step.row_positions,
-            attends,
-            wiring,
-        )
+        embedded, features = one_row_of_rows(embedding), one_row_of_rows(feature)
+        wiring = self.config.wiring
+        output = self.stream(embedded, features, positions, attends, wiring)
         logits, recurrent = self.read_out(output, wiring)
         return rows_of_sequences(logits, feature), rows_of_sequences(recurrent, feature)
 
