@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from eagle_aot.targets.bare_gguf import BareGguf
 
 INDEX = "model.safetensors.index.json"
-PATTERNS = ("model.safetensors", "pytorch_model.bin", "*.safetensors")
+BIN_INDEX = "pytorch_model.bin.index.json"
+WHOLE, WHOLE_BIN = "model.safetensors", "pytorch_model.bin"
 
 
 class Checkpoint:
@@ -33,9 +34,9 @@ class Checkpoint:
 
     A GGUF file, or a directory with one and no config.json, is a checkpoint too; its config is made
     from the file's metadata. Safetensors and GGUF are read lazily, tensor by tensor.
-    `pytorch_model.bin` is read if a directory holds nothing else, as a whole and with weights only
-    (no code is executed). `quantise` is how to quantise decoder linears that are stored dense;
-    None keeps them dense.
+    `pytorch_model.bin`, or its shards, are read if a directory has no safetensors, as a whole and
+    with weights only (no code is executed). `quantise` is how to quantise decoder linears that are
+    stored dense; None keeps them dense.
 
     Raises CheckpointNotFoundError if the path, its config or its weights are missing,
     UnsupportedError for a GGUF with too little metadata, and CheckpointError if a file cannot be
@@ -133,26 +134,49 @@ def weight_files(directory: Path) -> list[Path]:
     """List the weight files of a checkpoint, sorted by name. Raises CheckpointNotFoundError."""
     if (bare := bare_gguf(directory)) is not None:
         return [bare]
-    index = directory / INDEX
-    if index.is_file():
-        shards = ConfigSection(read_json(index), index).section("weight_map")
-        names = sorted({shards.text(key) for key in shards.values})
-        return [shard(directory, name, INDEX) for name in names]
-    for pattern in PATTERNS:
-        if files := sorted(directory.glob(pattern)):
+    for find in (_whole_or_shards, _whole_bin, _any_safetensors, _bin_shards, text_ggufs):
+        if files := find(directory):
             return files
-    if files := text_ggufs(directory):
-        return files
     raise CheckpointNotFoundError(
         f"{directory}: no *.safetensors, no pytorch_model.bin and no *.gguf"
     )
 
 
-def shard(directory: Path, name: str, index: str, suffix: str = "") -> Path:
+def _whole_or_shards(directory: Path) -> list[Path]:
+    """List model.safetensors or its shards; an index whose shards are all missing is a leftover if
+    the whole file is there."""
+    whole, index = directory / WHOLE, directory / INDEX
+    if index.is_file():
+        names = _named_by(index)
+        if not whole.is_file() or any((directory / name).is_file() for name in names):
+            return [shard(index, name) for name in names]
+    return [whole] if whole.is_file() else []
+
+
+def _whole_bin(directory: Path) -> list[Path]:
+    return [whole] if (whole := directory / WHOLE_BIN).is_file() else []
+
+
+def _any_safetensors(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.safetensors"))
+
+
+def _bin_shards(directory: Path) -> list[Path]:
+    index = directory / BIN_INDEX
+    return [shard(index, name, ".bin") for name in _named_by(index)] if index.is_file() else []
+
+
+def _named_by(index: Path) -> list[str]:
+    """List the shards that an index names, sorted."""
+    shards = ConfigSection(read_json(index), index).section("weight_map")
+    return sorted({shards.text(key) for key in shards.values})
+
+
+def shard(index: Path, name: str, suffix: str = "") -> Path:
     """Return a file that an index names. Raises CheckpointNotFoundError if it is not there."""
-    path = directory / name
+    path = index.parent / name
     if Path(name).name != name or not name.endswith(suffix) or not path.is_file():
-        raise CheckpointNotFoundError(f"{directory / index}: shard {name!r} is missing")
+        raise CheckpointNotFoundError(f"{index}: shard {name!r} is missing")
     return path
 
 

@@ -9,9 +9,15 @@ from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tok
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.image_settings import ImageSettings, processor_file, read_settings
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
-from eagle_aot.export.drafters.files import BIN_INDEX, head_files
 from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as, write_tokenizer
-from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, tokenizer_directory
+from eagle_aot.targets.checkpoint import (
+    BIN_INDEX,
+    INDEX,
+    read_config,
+    read_json,
+    tokenizer_directory,
+    weight_files,
+)
 from eagle_aot.targets.checkpoint_path import bare_gguf, is_checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.images import SOFT_TOKENS
@@ -136,7 +142,7 @@ def identity(directory: Path | None) -> CheckpointIdentity:
 def checkpoint_records(directory: Path) -> dict[str, FileRecord]:
     """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
     beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
-    return file_records([*beside, *head_files(directory)])
+    return file_records([*beside, *weight_files(directory)])
 
 
 def find_tokenizer(target_dir: Path | None) -> list[Path]:

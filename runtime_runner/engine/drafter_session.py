@@ -35,7 +35,7 @@ class DrafterSession:
     ) -> None:
         self.drafter, self.target, self.constants = drafter, target, constants
         self._batch = batch
-        record = executor.repeat if executor.device.type == "cuda" else None
+        record = executor.repeat if executor.records else None
         self.rounds = Rounds(target, drafter, batch, constants.max_rows, record)
         self.chooser = Chooser(CostTable())
         self._adaptive: AdaptiveSchedule | None = None

@@ -54,7 +54,7 @@ class AotiExecutor:
             data, self.methods.values(), self.device, manifest.caches, sequences
         )
         self._compiled = {name: self._load(directory, m) for name, m in self.methods.items()}
-        self._cuda_graphs = cuda_graphs
+        self.records = cuda_graphs
         self._graph_pool: Any = torch.cuda.graph_pool_handle()
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
@@ -65,7 +65,7 @@ class AotiExecutor:
 
     def repeat(self, step: Call) -> Call:
         """Record `step` as a CUDA graph; it runs once before."""
-        return record(step, self._graph_pool) if self._cuda_graphs else step
+        return record(step, self._graph_pool) if self.records else step
 
     def _find(self, directory: Path, name: str) -> CudaMethod:
         if name not in self._program.methods:

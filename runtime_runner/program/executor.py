@@ -14,10 +14,12 @@ Call = Callable[[], Tensor]
 
 
 class Executor(Protocol):
-    """Runs the methods of one opened program, which holds the KV caches."""
+    """Runs the methods of one opened program, which holds the KV caches. `records` says whether
+    `repeat` records its step."""
 
     name: str
     device: torch.device
+    records: bool
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
         """Return the outputs of the program's constant methods, by name."""

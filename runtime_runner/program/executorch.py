@@ -42,6 +42,7 @@ class ExecuTorchExecutor:
     """
 
     name = "executorch"
+    records = False
 
     def __init__(self, directory: Path, manifest: Manifest, methods: Sequence[str]) -> None:
         """Load the named methods.

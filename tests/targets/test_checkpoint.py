@@ -90,6 +90,30 @@ def test_an_index_may_only_name_files_of_its_directory(directory: Path, shard: s
         Checkpoint(directory)
 
 
+def test_shards_of_pickled_weights_are_read(tmp_path: Path) -> None:
+    write_config(tmp_path, {})
+    for number, name in enumerate("ab", 1):
+        torch.save({name: torch.full((2,), number)}, tmp_path / f"pytorch_model-{number}-of-2.bin")
+    files = {"a": "pytorch_model-1-of-2.bin", "b": "pytorch_model-2-of-2.bin"}
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": files}))
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.tensor("a").tolist() == [1, 1] and checkpoint.tensor("b").tolist() == [2, 2]
+    (tmp_path / "pytorch_model-2-of-2.bin").unlink()
+    with pytest.raises(CheckpointNotFoundError, match=r"'pytorch_model-2-of-2\.bin' is missing"):
+        Checkpoint(tmp_path)
+    save_file({"a": torch.zeros(3)}, tmp_path / "model.safetensors")
+    assert Checkpoint(tmp_path).tensor("a").tolist() == [0, 0, 0], "safetensors come first"
+
+
+def test_an_index_of_shards_that_are_all_gone_gives_way_to_the_whole_file(directory: Path) -> None:
+    write_index(directory, {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"})
+    assert set(Checkpoint(directory).names()) == {"a", "b"}
+    (directory / "model.safetensors").rename(directory / "model-1-of-2.safetensors")
+    with pytest.raises(CheckpointNotFoundError, match=r"'model-2-of-2\.safetensors' is missing"):
+        Checkpoint(directory)
+
+
 def test_a_sharded_target_equals_one_in_a_single_file(tmp_path: Path) -> None:
     model = random_gemma()
     whole = load_target(save_text_layout(model, tmp_path / "whole"), 16)

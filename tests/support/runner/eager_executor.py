@@ -23,6 +23,7 @@ class EagerExecutor:
     constants."""
 
     name = "eager"
+    records = False
     device = torch.device("cpu")
 
     def __init__(self, pair: Pair, chain_len: int = 4, eos_ids: tuple[int, ...] = ()) -> None:

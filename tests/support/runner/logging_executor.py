@@ -18,6 +18,7 @@ class LoggingExecutor:
     """Returns random logits and features, and keeps the arguments of its calls."""
 
     name = "logging"
+    records = False
     device = torch.device("cpu")
 
     def __init__(self) -> None:
