@@ -58,10 +58,12 @@ def test_a_trained_head_drafts_what_is_sampled(
     prompts = mixed_prompts(tiny)[-8:]
     with_noise = acceptance(tiny, prompts)
 
-    def likeliest(sampler: Sampler, logits: Tensor, *where: Tensor | None) -> Tensor:
-        return logits.argmax(dim=-1)
+    def likeliest(
+        drafter: Eagle3Drafter, sampler: Sampler, logits: Tensor, *positions: Tensor
+    ) -> Tensor:
+        return drafter._in_target(logits.argmax(dim=-1))
 
-    monkeypatch.setattr(Sampler, "draft", likeliest)
+    monkeypatch.setattr(Eagle3Drafter, "_choose", likeliest)
     assert with_noise > 3 * acceptance(tiny, prompts)
 
 
