@@ -129,26 +129,6 @@ def test_a_cancelled_answer_is_part_of_the_conversation(tiny: Runner) -> None:
     assert conversation.say("And then?", 4).cached_tokens > answer.prompt_tokens
 
 
-@pytest.mark.parametrize("speculate", [True, False])
-@pytest.mark.parametrize("cut", [3, 10, 25])
-def test_a_text_ends_before_a_stop_text(tiny: Runner, speculate: bool, cut: int) -> None:
-    """The stop text begins and ends within tokens, wherever a round ends."""
-    whole = tiny.generate(QUESTIONS[0])
-    assert whole.text is not None
-    stop = whole.text[cut : cut + 7]
-    start = whole.text.find(stop)
-    parts: list[str] = []
-    result = tiny.generate(
-        QUESTIONS[0], speculate=speculate, stop_texts=["nowhere", stop], on_text=parts.append
-    )
-    assert result.text == "".join(parts) == whole.text[:start]
-    assert result.finish_reason == "stop"
-    assert result.token_ids == whole.token_ids[: len(result.token_ids)]
-    decode = tiny.tokenizer.decode
-    assert stop in decode(result.token_ids) and stop not in decode(result.token_ids[:-1])
-    assert result.stats.emitted == len(result.token_ids) - 1
-
-
 def test_a_chat_continues_after_a_turn_that_does_not_fit(tiny_artifact: Path) -> None:
     typed = "\n".join([QUESTIONS[0], "Tom " * 1200, "/reset", QUESTIONS[0], "/exit", QUESTIONS[1]])
     done = run(tiny_artifact, "--chat", "--max-new-tokens", "8", typed=typed)
@@ -168,23 +148,3 @@ def test_a_full_context_is_reported(tiny_artifact: Path) -> None:
     done = run(tiny_artifact, "--chat", "--quiet", "--max-new-tokens", "4", typed=typed)
     assert done.stderr == "The context is full: forgot the oldest of its turns (2)\n"
     assert done.stdout.count("\n") == 3
-
-
-def test_standard_input_is_the_prompt(tiny_artifact: Path) -> None:
-    done = run(tiny_artifact, "--prompt-file", "-", "--quiet", typed=QUESTIONS[0])
-    assert done.stdout == run(tiny_artifact, "--prompt", QUESTIONS[0], "--quiet").stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["--chat", "--prompt", "Tom"], "--prompt"),
-        (["--chat", "--raw-prompt"], "--raw-prompt"),
-        (["--chat", "--plot", "a.png"], "--plot"),
-    ],
-)
-def test_a_chat_reads_its_turns_itself(
-    tiny_artifact: Path, arguments: list[str], option: str
-) -> None:
-    done = run(tiny_artifact, *arguments)
-    assert done.exit_code == 2 and f"leave out {option}" in done.stderr

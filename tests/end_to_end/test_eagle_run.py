@@ -219,28 +219,6 @@ def test_a_refused_prompt_is_named_and_the_others_answered(
     assert lines[3]["summary"]["requests"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ([], "give one of --prompt, --prompt-file, --prompts-jsonl and --chat"),
-        (["--prompt", "a", "--prompt-file", "b"], "give one of --prompt"),
-        (["--what"], "No such option '--what'"),
-        (["--prompt", "a", "--prompt", "b"], "--prompt: given twice, and takes one value"),
-        (["--prompt", "a", "--n", "0"], "0 is not in the range 1<=x<=128"),
-        (["--prompt", "a", "--chain-len", "x"], "'x': must be a whole number or auto"),
-        (["--prompt", "a", "--params", "{"], "'{': Input data was truncated"),
-        (["--prompt", "a", "--params", '{"top_q": 1}'], "unknown field `top_q`"),
-        (["--prompt", "a", "--params", '{"echo": 1}'], "Expected `bool`, got `int` - at `$.echo`"),
-        (["--prompt", "a", "--params", '{"min_tokens": -1}'], "min_tokens -1: must be a whole"),
-    ],
-)
-def test_wrong_usage_exits_with_two_and_one_line(
-    random_artifact: Path, arguments: list[str], line: str
-) -> None:
-    result = run(random_artifact, *arguments)
-    assert result.exit_code == 2 and line in result.stderr.splitlines()[-1]
-
-
 def test_a_truncated_program_is_refused_even_with_its_own_hash(copied: Path) -> None:
     program = copied / "model.pte"
     program.write_bytes(program.read_bytes()[:5000])

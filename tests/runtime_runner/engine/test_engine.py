@@ -7,13 +7,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
-from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import StepRows
-from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Event, Finished, Request, Scored, Tokens
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
@@ -25,7 +22,6 @@ from support.runner.engines import (
     record,
     request_of,
     rounds_over,
-    schedule_over,
 )
 from support.runner.sampled import expected_logprobs, prompt_logprobs, sampled_text, samplings
 from support.runner.toy import VOCAB, SeeingDrafter, ToyTarget, plain_text
@@ -249,31 +245,6 @@ def test_running_texts_continue_while_a_long_prompt_runs() -> None:
     long = requests.add(request_of([2] * 640, 2))
     requests.step_until(lambda: bool(requests.tokens[long]))
     assert len(requests.tokens[first]) > 10
-
-
-class Breaking(ToyTarget):
-    """Fails in the first round of two texts."""
-
-    failed = False
-
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
-        if not self.failed and (step.positions[:, 0] >= 0).sum() == 2:
-            self.failed = True
-            raise RuntimeError("out of\nmemory")
-        return super().verify(step, moves)
-
-
-def test_a_round_that_fails_ends_its_requests_alone() -> None:
-    target = Breaking(SEED, 16, 9, sequences=2)
-    share = 1 - 1e-9  # the second prompt runs after one round of the first, whatever that takes
-    requests = Requests(Engine(schedule_over(rounds_over(target, None)), share))
-    numbers = [requests.add(request_of([i], 12)) for i in range(4)]
-    requests.finish()
-    assert [*requests.failed] == numbers[:2]
-    assert {failed.error for failed in requests.failed.values()} == {"out of memory"}
-    for i in (2, 3):
-        assert requests.tokens[numbers[i]] == plain_text([i], SEED, 12)
-    check_invariants(requests.engine)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0])

@@ -9,13 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from eagle_aot.lab.invariants import check_invariants
-from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
-from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.step import StepRows
-from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine import engine as engine_module
 from eagle_aot.runtime_runner.frontend.generation import (
@@ -26,48 +21,18 @@ from eagle_aot.runtime_runner.frontend.generation import (
 )
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from support.runner.engines import Requests, rounds_over, schedule_over
+from support.runner.engines import ObservedTarget, Requests, rounds_over, schedule_over
 from support.runner.engines import request_of as request_of_length
-from support.runner.toy import SeeingDrafter, ToyTarget, plain_text
+from support.runner.toy import SeeingDrafter, plain_text
 
 SEED, LENGTH = 11, 12
 LONG = [3] * 64  # four chunks
 
 
-class FaultyTarget(ToyTarget):
-    """Fails where it should."""
-
-    most = 100
-    """Sequences that there is memory for in a forward."""
-    fails_from: int | None = None
-    """The position of a prompt's chunk."""
-    error: Exception = RuntimeError("a kernel\nfailed")
-
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
-        if len(step.sequences) > self.most:
-            raise self.error
-        return super().verify(step, moves)
-
-    def run_prompt(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        embeds: InputEmbeds | None = None,
-    ) -> Forward:
-        if chunk.start == self.fails_from:
-            raise self.error
-        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
-
-
-def faulty(sequences: int) -> FaultyTarget:
-    return FaultyTarget(SEED, 16, 9, sequences=sequences)
-
-
-def requests_to(target: ToyTarget) -> Requests:
+def requests_of(sequences: int) -> tuple[Requests, ObservedTarget]:
+    target = ObservedTarget(SEED, 16, sequences)
     engine = Engine(schedule_over(rounds_over(target, SeeingDrafter(target, [True, False]))))
-    return Requests(engine, check_invariants)
+    return Requests(engine, check_invariants), target
 
 
 def request_of(prompt: Sequence[int], length: int = LENGTH) -> Request:
@@ -86,9 +51,8 @@ OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20
 @pytest.mark.parametrize("error", [OUT_OF_MEMORY, MemoryError()])
 def test_memory_that_runs_out_at_the_fourth_sequence_ends_four_requests(error: Exception) -> None:
     """In the workspace of a round: all caches are allocated at the start."""
-    target = faulty(4)
-    target.most, target.error = 3, error
-    requests = requests_to(target)
+    requests, target = requests_of(4)
+    target.most_sequences, target.error = 3, error
     # Long enough for four to run at once, however long a prompt's turn takes.
     numbers = [requests.add(request_of([i], 100)) for i in range(6)]
     requests.finish()
@@ -106,7 +70,7 @@ def refuse_noise(sampler: Sampler, kind: SamplingMode) -> None:
 
 
 def test_no_memory_for_a_requests_sampling_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = requests_to(faulty(2))
+    requests, _ = requests_of(2)
     monkeypatch.setattr(Sampler, "prepare", refuse_noise)
     before, sampled, after = (
         requests.add(replace(request_of([i]), sampling=SamplingParams(temperature=heat, seed=1)))
@@ -123,7 +87,7 @@ def test_parameters_that_break_the_sampler_end_their_request_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever breaks: parameters that are known to are refused before."""
-    requests = requests_to(faulty(2))
+    requests, _ = requests_of(2)
     begin = Sampler.begin
 
     def overflowing(sampler: Sampler, sequence: int, sampling: SamplingParams, *more: Any) -> None:
@@ -140,9 +104,8 @@ def test_parameters_that_break_the_sampler_end_their_request_alone(
 
 
 def test_a_chunk_that_fails_ends_its_prompt_alone() -> None:
-    target = faulty(3)
-    target.fails_from = 32
-    requests = requests_to(target)
+    requests, target = requests_of(3)
+    target.chunk_fails_at = 32
     first, long, last = (requests.add(request_of(p, 40)) for p in ([1], LONG, [2]))
     requests.finish()
     assert [*requests.failed] == [long] and requests.tokens[long] == []
@@ -155,9 +118,8 @@ def test_a_round_that_fails_does_not_end_a_prompt_that_is_not_in_it(
 ) -> None:
     """On a clock by which all chunks take as long as each other, so that the long prompt lasts."""
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=count().__next__))
-    target = faulty(3)
-    target.most = 1
-    requests = requests_to(target)
+    requests, target = requests_of(3)
+    target.most_sequences = 1
     running = [requests.add(request_of([i])) for i in (1, 2)]
     long = requests.add(request_of(LONG))
     requests.finish()
@@ -166,7 +128,7 @@ def test_a_round_that_fails_does_not_end_a_prompt_that_is_not_in_it(
 
 
 def test_requests_are_cancelled_in_every_state() -> None:
-    requests = requests_to(faulty(2))
+    requests, _ = requests_of(2)
     engine = requests.engine
     done = requests.add(request_of([1], 1))
     requests.finish()
@@ -189,7 +151,7 @@ def test_requests_are_cancelled_in_every_state() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_requests_of_threads_that_end_are_served() -> None:
     """Threads that end or raise after `add` leave requests that are served, and no lock."""
-    requests = requests_to(faulty(2))
+    requests, _ = requests_of(2)
 
     def client(first: int) -> None:
         requests.add(request_of([first]))
@@ -218,7 +180,7 @@ def test_an_end_function_that_raises_ends_its_own_request(at: int) -> None:
             raise ValueError("no such\ntoken")
         return False
 
-    requests = requests_to(faulty(3))
+    requests, _ = requests_of(3)
     limits = Limits(max_new_tokens=LENGTH, stop_ids=frozenset(), ends=ends_badly)
     first = requests.add(request_of([1]))
     bad = requests.add(Request(prompt=(2,), limits=limits, chain_len=3))
@@ -234,7 +196,7 @@ def test_a_callback_that_raises_ends_its_own_generation() -> None:
     def raises(run: list[int]) -> None:
         raise KeyError
 
-    engine = requests_to(faulty(2)).engine
+    engine = requests_of(2)[0].engine
     generations = [
         Generation(request=request_of([i]), callbacks=Callbacks(raises) if i == 1 else Callbacks())
         for i in range(5)

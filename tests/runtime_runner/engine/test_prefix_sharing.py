@@ -4,57 +4,29 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from torch import Tensor
 
 from eagle_aot.lab.invariants import check_all
-from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
-from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine.cache_slots import COPY_LEAST
-from support.runner.engines import Requests, request_of, rounds_over, schedule_over
-from support.runner.toy import SeeingDrafter, ToyTarget, plain_text
+from support.runner.engines import (
+    ObservedTarget,
+    Requests,
+    request_of,
+    rounds_over,
+    schedule_over,
+)
+from support.runner.toy import SeeingDrafter, plain_text
 
 SEED, LENGTH = 5, 8
 SYSTEM = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3] * 13
 """`prefill` runs 128 of it, as of all texts here that begin so and have no 160 tokens."""
 
 
-class CountingTarget(ToyTarget):
-    """Counts the rows of prompts, and the copies; fails at a position of a prompt."""
-
-    rows = 0
-    fails_at: int | None = None
-
-    def __init__(self, sequences: int, copies: bool = True) -> None:
-        super().__init__(SEED, 32, 9, sequences=sequences)
-        self.copies = copies
-        self.copied: list[tuple[int, int, int]] = []
-
-    def run_prompt(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        embeds: InputEmbeds | None = None,
-    ) -> Forward:
-        if chunk.start == self.fails_at:
-            self.fails_at = None
-            raise RuntimeError("a kernel failed")
-        self.rows += len(chunk)
-        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
-
-    def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
-        super().copy_rows(source, sequence, count)
-        self.copied.append((int(source), int(sequence), count))
-
-
 class SharedPrompts(Requests):
     """Requests whose answers are checked when all have ended."""
 
     def __init__(self, sequences: int, copies: bool = True, reuse: bool = True) -> None:
-        self.target = CountingTarget(sequences, copies)
+        self.target = ObservedTarget(SEED, 32, sequences, copies)
         drafter = SeeingDrafter(self.target, [True, False])
         super().__init__(Engine(schedule_over(rounds_over(self.target, drafter)), reuse=reuse))
 
@@ -166,7 +138,9 @@ def test_a_prompt_that_others_wait_for_may_end_early(fails: bool) -> None:
     second = served.add_prompt([*SYSTEM, 2])
     served.step()
     if fails:
-        served.target.fails_at = 64
+        served.target.chunk_fails_at = 64
+        served.step_until(lambda: first in served.failed)
+        served.target.chunk_fails_at = None
     else:
         served.engine.cancel(first)
     served.finish()

@@ -5,61 +5,33 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.lab.invariants import check_all
-from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
-from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.step import StepRows
-from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Request
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, PromptImage
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
-from support.runner.engines import Requests, request_of, rounds_over, schedule_over
+from support.runner.engines import (
+    ObservedTarget,
+    Requests,
+    request_of,
+    rounds_over,
+    schedule_over,
+)
 from support.runner.sampled import prompt_logprobs
-from support.runner.toy import TAIL, SeeingDrafter, ToyTarget, plain_text
+from support.runner.toy import SeeingDrafter, plain_text
 
 SEED, LENGTH, MOST = 11, 8, 3
 LONG = [3, 1, 4, 1, 5, 9, 2, 6] * 25
 """A prompt of four windows, and seven chunks."""
 
 
-class WindowTarget(ToyTarget):
-    """Counts windows, and the rows of prompts that are run; fails at a window from some position
-    on."""
-
-    fails_from: int | None = None
-
-    def __init__(self, sequences: int) -> None:
-        super().__init__(SEED, 32, 9, sequences=sequences)
-        self.windows, self.rows = 0, 0
-
-    def run_prompt(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        embeds: InputEmbeds | None = None,
-    ) -> Forward:
-        self.rows += len(chunk)
-        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
-
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
-        first, rows = int(step.positions[0, 0]), step.tokens.shape[1]
-        if first == self.fails_from and rows > TAIL:
-            raise RuntimeError("a kernel failed")
-        self.windows += rows > TAIL
-        return super().verify(step, moves)
-
-
 class ScoredRequests(Requests):
     """Requests whose engine is checked after each step."""
 
     def __init__(self, sequences: int = 2) -> None:
-        self.target = WindowTarget(sequences)
+        self.target = ObservedTarget(SEED, 32, sequences)
         drafter = SeeingDrafter(self.target, [True, False])
         super().__init__(Engine(schedule_over(rounds_over(self.target, drafter))))
         self.engine.cache_slots.copy_least = 1
@@ -149,13 +121,13 @@ def test_rows_of_scoring_that_is_cancelled_are_not_reused(steps: int) -> None:
 def test_a_window_that_fails_ends_its_text_alone() -> None:
     requests = ScoredRequests(2)
     other = requests.add_prompt([1, 2], 40, None)
-    requests.target.fails_from = 64
+    requests.target.window_fails_at = 64
     failing = requests.add_prompt(LONG)
     requests.finish()
     assert [*requests.failed] == [failing] and requests.failed[failing].error == "a kernel failed"
     assert requests.tokens[other] == plain_text([1, 2], SEED, 40)
     assert len(requests.scored[failing]) == 65 and requests.tokens[failing] == []
-    requests.target.fails_from = None
+    requests.target.window_fails_at = None
     again = requests.add_prompt(LONG)
     requests.finish()
     check(requests.scored[again], LONG)

@@ -1,6 +1,7 @@
 """Reading `.ptd` files that ExecuTorch wrote, and refusing damaged ones in one line."""
 
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from support.files.cuda import (
     damaged,
     edits,
     refusal,
+    refusal_of_bytes,
     replaced,
     sample_files,
     sampled_lengths,
@@ -54,7 +56,7 @@ def read(path: Path, data: bytes) -> TensorData:
 
 
 def refused(path: Path) -> str | None:
-    """The refusal to open a file; what is opened must not refuse anything later."""
+    """Return the refusal to open a file; a file that is opened must not be refused later."""
     opened: list[TensorData] = []
     line = refusal(lambda: opened.append(TensorData.open(path)), path)
     for data in opened:
@@ -64,12 +66,7 @@ def refused(path: Path) -> str | None:
     return line
 
 
-def why(path: Path, data: bytes) -> str:
-    """The refusal of a file of these bytes."""
-    path.write_bytes(data)
-    line = refused(path)
-    assert line is not None, "it was accepted"
-    return line.removeprefix(f"{path}: ")
+why = partial(refusal_of_bytes, refused)
 
 
 def test_storages_read_back(path: Path, whole: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from support.files.cuda import (
     entry,
     orders,
     refusal,
+    refusal_of_bytes,
     replaced,
     sample_files,
     sampled_lengths,
@@ -72,7 +74,7 @@ def read(path: Path, data: bytes) -> Program:
 
 
 def refused(path: Path) -> str | None:
-    """The refusal to open a file; what is opened must not refuse anything later."""
+    """Return the refusal to open a file; a file that is opened must not be refused later."""
     opened: list[Program] = []
     line = refusal(lambda: opened.append(Program.open(path)), path)
     for program in opened:
@@ -81,12 +83,7 @@ def refused(path: Path) -> str | None:
     return line
 
 
-def why(path: Path, data: bytes) -> str:
-    """The refusal of a program with these bytes."""
-    path.write_bytes(data)
-    line = refused(path)
-    assert line is not None, "it was accepted"
-    return line.removeprefix(f"{path}: ")
+why = partial(refusal_of_bytes, refused)
 
 
 def edited(edit: Callable[[schema.ExecutionPlan], None], **parts: Any) -> bytes:

@@ -217,6 +217,14 @@ def refusal(read: Callable[[], object], *paths: Path) -> str | None:
     return line
 
 
+def refusal_of_bytes(refused: Callable[[Path], str | None], path: Path, data: bytes) -> str:
+    """Return the refusal of a file with these bytes, without its path."""
+    path.write_bytes(data)
+    line = refused(path)
+    assert line is not None, "it was accepted"
+    return line.removeprefix(f"{path}: ")
+
+
 @contextmanager
 def time_limit() -> Iterator[None]:
     """Fail when the block takes long; garbage collection would depend on earlier tests."""

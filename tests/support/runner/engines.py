@@ -4,14 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pytest
+from torch import Tensor
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog, CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.round import Drafter
 from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, AUTO_TREES, PLAIN, ChainLen, Shape
+from eagle_aot.runtime_runner.decode.step import StepRows
+from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
@@ -20,6 +25,49 @@ from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.toy import MAX_ROWS, TAIL, ToyTarget
+
+
+class ObservedTarget(ToyTarget):
+    """Counts the rows of prompts, their windows and the copies of rows; fails where it should."""
+
+    most_sequences = 100
+    """Sequences that there is memory for in a forward."""
+    chunk_fails_at: int | None = None
+    """The position of a prompt's chunk."""
+    window_fails_at: int | None = None
+    """The position of a window of a prompt that is scored."""
+    error: Exception = RuntimeError("a kernel\nfailed")
+
+    def __init__(self, seed: int, longest: int, sequences: int, copies: bool = True) -> None:
+        super().__init__(seed, longest, 9, sequences=sequences)
+        self.copies = copies
+        self.rows, self.windows, self.copied = 0, 0, list[tuple[int, int, int]]()
+
+    def run_prompt(
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        embeds: InputEmbeds | None = None,
+    ) -> Forward:
+        if chunk.start == self.chunk_fails_at:
+            raise self.error
+        self.rows += len(chunk)
+        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
+
+    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+        is_window = step.tokens.shape[1] > TAIL
+        if len(step.sequences) > self.most_sequences:
+            raise self.error
+        if is_window and int(step.positions[0, 0]) == self.window_fails_at:
+            raise self.error
+        self.windows += is_window
+        return super().verify(step, moves)
+
+    def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
+        super().copy_rows(source, sequence, count)
+        self.copied.append((int(source), int(sequence), count))
 
 
 class WaitingEngine(Engine):

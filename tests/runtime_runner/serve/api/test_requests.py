@@ -25,6 +25,10 @@ STRING = "Input should be a valid string"
         ),
         ({"prompt": "a", "max_tokens": -1}, "max_tokens: Input should be greater", "max_tokens"),
         ({"prompt": "a", "no-such": 1}, "no-such: no such parameter here", "no-such"),
+        *(
+            ({"prompt": "a", "logprobs": n}, "logprobs: Input should be", "logprobs")
+            for n in (-1, 6, True, "2")
+        ),
     ],
 )
 def test_an_error_says_what_a_parameter_may_be(body: dict[str, Any], line: str, param: str) -> None:
