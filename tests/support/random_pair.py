@@ -79,11 +79,14 @@ def gemma4() -> Gemma4ForCausalLM:
 
 
 def add_tokenizer(directory: Path) -> None:
-    """The shipped tokenizer, no stop ids."""
+    """Write the shipped tokenizer without its EOS token, so that no text ends by itself."""
     tokenizer = TARGETS["gemma4-tiny"].target_dir
     assert tokenizer is not None
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+    for name in ("tokenizer.json", "chat_template.jinja"):
         shutil.copyfile(tokenizer / name, directory / name)
+    config = json.loads((tokenizer / "tokenizer_config.json").read_text())
+    del config["eos_token"]
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
     (directory / "generation_config.json").write_text("{}")
 
 
