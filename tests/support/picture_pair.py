@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer
 from transformers import Gemma4Config, Gemma4ForConditionalGeneration
 
-from support.random_pair import HIDDEN, LAYERS, VOCAB, WINDOW, add_tokenizer, write_head
+from support.random_pair import GEMMA4, VOCAB, add_tokenizer, write_head
 
 IMAGE, BEGIN, END = VOCAB, VOCAB + 1, VOCAB + 2
 VIDEO, AUDIO = VOCAB + 3, VOCAB + 4
@@ -52,48 +51,19 @@ def write_picture_pair(directory: Path, seed: int = 0) -> tuple[Path, Path]:
 
 def random_model() -> Gemma4ForConditionalGeneration:
     """Three layers, of these the last without a window, and two of a tower; float32."""
-    text: dict[str, Any] = {
-        "vocab_size": VOCAB + len(WORDS),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
-        "num_hidden_layers": LAYERS,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "global_head_dim": 32,
-        "num_global_key_value_heads": 1,
-        "attention_k_eq_v": True,
-        "sliding_window": WINDOW,
-        "final_logit_softcapping": 30.0,
-        "hidden_size_per_layer_input": 0,
-        "vocab_size_per_layer_input": 0,
-        "use_bidirectional_attention": "vision",
-        "eos_token_id": None,
-    }
+    text = GEMMA4 | {
+        "vocab_size": VOCAB + len(WORDS), "use_bidirectional_attention": "vision",
+    }  # fmt: skip
     vision = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "patch_size": 4,
-        "pooling_kernel_size": 3,
-        "position_embedding_size": 256,
-        "standardize": True,
-    }
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4,
+        "pooling_kernel_size": 3, "position_embedding_size": 256, "standardize": True,
+    }  # fmt: skip
     config = Gemma4Config(
-        text_config=text,
-        vision_config=vision,
-        audio_config=None,
-        image_token_id=IMAGE,
-        boi_token_id=BEGIN,
-        eoi_token_id=END,
-        video_token_id=VIDEO,
-        audio_token_id=AUDIO,
+        text_config=text, vision_config=vision, audio_config=None, image_token_id=IMAGE,
+        boi_token_id=BEGIN, eoi_token_id=END, video_token_id=VIDEO, audio_token_id=AUDIO,
         attn_implementation="eager",
-    )
+    )  # fmt: skip
     model = Gemma4ForConditionalGeneration(config).float().eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

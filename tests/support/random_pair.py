@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -32,50 +33,30 @@ def write_random_pair(directory: Path, seed: int = 0, family: str = "gemma4") ->
 
 def qwen3() -> Qwen3ForCausalLM:
     """Three layers, of these the last with a window; scaled rotary frequencies, an output table."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
     config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=HIDDEN,
-        intermediate_size=2 * HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        use_sliding_window=True,
-        sliding_window=WINDOW,
-        max_window_layers=2,
-        rope_parameters={
-            "rope_type": "yarn",
-            "rope_theta": 1e4,
-            "factor": 4.0,
-            "original_max_position_embeddings": 64,
-        },
-        tie_word_embeddings=False,
-        eos_token_id=None,
-    )
+        vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+        use_sliding_window=True, sliding_window=WINDOW, max_window_layers=2,
+        rope_parameters=rope | {"original_max_position_embeddings": 64},
+        tie_word_embeddings=False, eos_token_id=None,
+    )  # fmt: skip
     return Qwen3ForCausalLM(config)
 
 
+GEMMA4: dict[str, Any] = {
+    "hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN, "num_hidden_layers": LAYERS,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32,
+    "num_global_key_value_heads": 1, "attention_k_eq_v": True, "sliding_window": WINDOW,
+    "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 0, "eos_token_id": None,
+}  # fmt: skip
+"""Three layers, of these the last without a window."""
+
+
 def gemma4() -> Gemma4ForCausalLM:
-    """Three layers, of these the last without a window."""
-    config = Gemma4TextConfig(
-        vocab_size=VOCAB,
-        hidden_size=HIDDEN,
-        intermediate_size=2 * HIDDEN,
-        num_hidden_layers=LAYERS,
-        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        global_head_dim=32,
-        num_global_key_value_heads=1,
-        attention_k_eq_v=True,
-        sliding_window=WINDOW,
-        final_logit_softcapping=30.0,
-        hidden_size_per_layer_input=0,
-        vocab_size_per_layer_input=0,
-        eos_token_id=None,
-    )
-    return Gemma4ForCausalLM(config)
+    return Gemma4ForCausalLM(Gemma4TextConfig(vocab_size=VOCAB, **GEMMA4))
 
 
 def add_tokenizer(directory: Path) -> None:

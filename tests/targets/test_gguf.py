@@ -167,12 +167,6 @@ def test_interleaved_rows_of_llamas_queries_and_keys_are_reordered(
         assert weight is None or torch.equal(dense(weight), expected)
 
 
-def test_an_image_encoder_next_to_the_model_is_ignored(tmp_path: Path) -> None:
-    one_tensor(tmp_path, torch.randn(8, 64), Type.F32)
-    (tmp_path / "mmproj-model-f16.gguf").write_bytes(b"not read")
-    assert list(Checkpoint(tmp_path).names()) == [UP]
-
-
 @pytest.mark.parametrize("keep", [0, 3, 100, -200])
 def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
     one_tensor(tmp_path, torch.randn(8, 64), Type.F32)

@@ -101,21 +101,3 @@ def test_bfloat16_logits_are_close_to_float32(tmp_path: Path, family: str) -> No
     logits, _ = run_in_chunks(target, tokens, [8])
     assert logits.dtype == torch.float32
     assert relative_error(logits, expected) < 0.03
-
-
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("llama", {"rms_norm_eps": 0.05}),
-        ("qwen3", {"rms_norm_eps": 0.05}),
-        ("llama", {"rope_parameters": LLAMA3_ROPE}),
-        ("qwen3", {"rope_parameters": YARN_ROPE}),
-    ],
-)
-def test_a_wrong_config_value_exceeds_the_tolerance(
-    tmp_path: Path, family: str, changes: dict[str, Any]
-) -> None:
-    tokens = random_tokens(30)
-    expected, _ = oracle_states(random_pre_norm(family, **changes), tokens)
-    logits, _ = run_in_chunks(fresh(save(random_pre_norm(family), tmp_path)), tokens, [8])
-    assert relative_error(logits, expected) > 100 * TOLERANCE

@@ -11,7 +11,6 @@ from torch.export import Dim, ExportedProgram
 
 from eagle_aot.export.lowering.patches import CUDA, applied
 from eagle_aot.triton_kernels.int4_gemm import (
-    api,
     int4_gated_linear,
     int4_linear,
     int4_linear_reference,
@@ -187,10 +186,3 @@ def test_each_number_of_rows_launches_exactly_one_kernel(
         assert sizes == [tiles if i == used else 0 for i in range(5)]
     reinplace_inplaceable_ops_core(opened.graph)
     assert [call.kwargs["tensors_to_clone"] for call in calls] == 5 * [[]]
-
-
-def test_the_default_limit_is_four_rows() -> None:
-    set_matvec_max_m(4)
-    assert api.MATVEC_MAX_M == 4
-    program = traced(Layer(), torch.zeros(1, 8, 128).bfloat16(), 5, 8)
-    assert SMALL_M not in operators(program)

@@ -211,11 +211,6 @@ def test_which_attention_is_chosen(
     assert choose_attention(attention, backend) == chosen
 
 
-def test_an_unknown_attention_is_refused() -> None:
-    with pytest.raises(SettingError, match="--attention paged: must be one of splitk, stock"):
-        ExportSpec(attention="paged")  # type: ignore[arg-type]  # not an option
-
-
 def test_splitk_is_refused_for_xnnpack() -> None:
     with pytest.raises(SettingError, match=r"^attention splitk: its kernels run on CUDA"):
         tiny_graphs("xnnpack", SPLITK)

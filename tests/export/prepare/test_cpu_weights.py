@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
-from eagle_aot.common.errors import SettingError
-from eagle_aot.export import ExportSpec, Pair, load_draft, run_check
+from eagle_aot.export import Pair, load_draft, run_check
 from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager, quantize_for_cpu
 from eagle_aot.export.prepare.quantized_modules import (
     GROUP,
@@ -98,13 +97,6 @@ def test_an_int8_table_returns_dense_rows() -> None:
     table = Int8Table(int8_by_rows(weight))
     assert torch.equal(table(TOKENS % 40), int8_by_rows(weight).dense()[TOKENS % 40])
     assert torch.equal(table.eager()(TOKENS % 40), table(TOKENS % 40))
-
-
-def test_cpu_weights_are_refused_for_cuda() -> None:
-    with pytest.raises(SettingError, match=r"^--cpu-weights int8: is for XNNPACK; leave it out"):
-        ExportSpec(backend="cuda", cpu_weights="int8")
-    with pytest.raises(SettingError, match=r"^--cpu-weights int3: must be one of"):
-        ExportSpec(cpu_weights="int3")  # type: ignore[arg-type]  # not an option
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])

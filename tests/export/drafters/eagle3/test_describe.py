@@ -17,7 +17,7 @@ from support.heads.files import (
     write_head,
     write_speculators,
 )
-from support.heads.layouts import TRAINERS, Writer, specforge
+from support.heads.layouts import specforge
 from support.refusals import refuses
 
 SHAPE = HeadShape()
@@ -66,18 +66,6 @@ def test_shipped_head_is_described_without_its_target() -> None:
     assert words["rope"].startswith("rope_type default, theta 10000.0 (rope_")
     assert words["norm_output"].startswith("off (") and words["final_norm"].startswith("on (")
     assert words["embed_tokens.weight"] == "its own"
-
-
-@pytest.mark.parametrize(("write", "trainer"), TRAINERS.items())
-def test_every_layout_is_described_without_a_target(
-    tmp_path: Path, write: Writer, trainer: str
-) -> None:
-    found = described(write(tmp_path, SHAPE, head_tensors(SHAPE)))
-    assert found["layout"]["value"] == trainer
-    assert found["sizes"]["hidden_size"] == 32 and found["sizes"]["num_taps"] == 3
-    assert found["taps"]["value"] in ([2, 4, 6], None)
-    if found["taps"]["value"] is None:
-        assert "--target-dir or --target-model" in found["taps"]["source"]
 
 
 def test_shared_tables_and_a_flag_of_another_meaning_are_described(tmp_path: Path) -> None:

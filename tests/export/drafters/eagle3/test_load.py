@@ -54,14 +54,6 @@ def test_the_rotary_base_is_found_where_it_is_written(tmp_path: Path, rope: dict
     assert load_draft(directory).config.rope_theta == 123.0
 
 
-def test_offsets_may_be_negative_and_in_any_order(tmp_path: Path) -> None:
-    tensors = head_tensors(SHAPE)
-    assert (tensors["d2t"] < 0).any() and (tensors["d2t"].diff() < 0).any()
-    draft = load_draft(write_head(tmp_path, tensors, safeailab_config(SHAPE)))
-    expected = [d + int(offset) for d, offset in enumerate(tensors["d2t"])]
-    assert draft.draft_to_target(torch.arange(40)).tolist() == expected
-
-
 def test_a_full_vocabulary_needs_no_map(tmp_path: Path) -> None:
     tensors = head_tensors(FULL_VOCAB)
     del tensors["d2t"]
@@ -72,18 +64,6 @@ def test_a_full_vocabulary_needs_no_map(tmp_path: Path) -> None:
     identity = tensors | {"d2t": torch.zeros(96, dtype=torch.int32)}
     same = load_draft(write_head(tmp_path / "identity", identity, config))
     assert torch.equal(same.target_ids, draft.target_ids)
-
-
-def test_tied_in_the_config_gives_way_to_an_output_table_in_the_file(tmp_path: Path) -> None:
-    tensors = head_tensors(SHAPE)
-    config = safeailab_config(SHAPE, tie_word_embeddings=True)
-    draft = load_draft(write_head(tmp_path, tensors, config))
-    assert torch.equal(draft.lm_head.weight, tensors["lm_head.weight"])
-
-
-def test_an_own_embedding_is_kept_beside_a_target(tmp_path: Path, target: TapTarget) -> None:
-    draft = load_draft(write_speculators(tmp_path, SHAPE), target)
-    assert torch.equal(draft.embed_tokens.weight, head_tensors(SHAPE)["embed_tokens.weight"])
 
 
 def test_a_missing_embedding_is_the_targets_raw_table(tmp_path: Path, target: TapTarget) -> None:
