@@ -36,7 +36,7 @@ EOS_IDS = (1, 4)
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_head.py"
 
 
-def run(*arguments: str | Path) -> Result:
+def run(*arguments: object) -> Result:
     main = runpy.run_path(str(SCRIPT))["main"]
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 

@@ -22,7 +22,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("trained")
     command = [sys.executable, SCRIPT, "--smoke", "--device", "cpu", *SIZES, "--problems", "2"]
     done = subprocess.run(
-        [*command, "--output-dir", directory],
+        [*map(str, command), "--output-dir", directory],
         capture_output=True,
         text=True,
         timeout=500,

@@ -1,6 +1,7 @@
 """What a round's samples come to, on a device and a host whose time is scripted, and its copies to
 the host in a profile that is."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.lab.bench import samples, timing
+from eagle_aot.lab.bench import samples
 from eagle_aot.lab.bench.samples import RoundSeries, host_copies
 from eagle_aot.lab.bench.timing import HostClock, Timed
 
@@ -78,7 +79,7 @@ class Result(Tensor):
 
 
 def series_on(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> RoundSeries:
-    monkeypatch.setattr(timing.time, "perf_counter", machine.seconds)
+    monkeypatch.setattr(time, "perf_counter", machine.seconds)
     series = RoundSeries(machine, Timed(machine.play, lambda: None, moves=True))
     for _ in range(3):
         series.sample()
@@ -98,6 +99,7 @@ def test_the_launch_shows_a_host_bound_round_where_the_host_figure_does_not(
     series = series_on(monkeypatch, Machine(launch=20.0, run=8.0))
     assert series.host_ms == pytest.approx(COPY)
     assert series.launch_ms == pytest.approx(20.0)
+    assert series.launch_ms and series.host_ms is not None
     assert series.launch_ms > 0.9 * (series.wall.ms - series.host_ms)
 
 

@@ -1,5 +1,6 @@
 """How samples are taken, on a device whose time is scripted."""
 
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -7,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.lab.bench import timing
 from eagle_aot.lab.bench.timing import (
     MAX_CALLS,
     WARM_UPS,
@@ -114,7 +114,7 @@ def test_a_launch_ends_before_its_result_is_read(measure: Measure, call: list[st
 
 def test_a_launch_is_timed_by_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
     clock = ScriptedClock(lambda call: 100.0)
 
     def spend(seconds: float) -> None:

@@ -15,6 +15,7 @@ from eagle_aot.lab.checks.engine import Answer
 from eagle_aot.lab.checks.rows import RowCheck, RowComparison
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.engine import Request
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from support.refusals import refuses
 
 WRITE_PROMPTS = Path(__file__).parents[3] / "scripts" / "write_prompts.py"
@@ -174,8 +175,6 @@ def test_draws_and_sampled_texts_are_checked(
         way.partition(":")[0] for way in ways
     }
     assert all(": 0 of 2 texts differ" in way for way in ways)
-    monkeypatch.setattr(
-        sampled_texts, "compare_everywhere",
-        lambda artifact, runner, texts: {"changed": sampled_texts.SameTexts(2, 4, 2, [1])},
-    )  # fmt: skip
+    changed = sampled_texts.SameTexts(2, 4, 2, [GenerationParams()])
+    monkeypatch.setattr(sampled_texts, "compare_everywhere", lambda *_: {"changed": changed})
     assert run(tiny_artifact, "--sampling", prompts, *options).exit_code == 1

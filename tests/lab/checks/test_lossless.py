@@ -63,7 +63,7 @@ def test_first_token_that_differs_is_reported(
     assert (first.chain_len, second.chain_len) == (2, 4)
     for one in (first, second):
         assert (one.prompt, one.position, (one.plain, one.speculative)) == (1, position, tokens)
-        assert one.nats is one.plain_text is None
+        assert one.nats is None and one.plain_text is None
     assert [*report.lines()][-1] == "0 of 2 outputs identical, 8 tokens compared"
 
 

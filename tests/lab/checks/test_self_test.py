@@ -100,14 +100,14 @@ def test_a_changed_token_is_a_failure(tiny: Runner, tiny_artifact: Path) -> None
         def encode(self, prompt: Any) -> list[int]:
             return tiny.encode(prompt)
 
-        def generate(self, prompt: Any, *options: Any, speculate: bool = True) -> Any:
-            result = tiny.generate(prompt, *options, speculate=speculate)
+        def generate(self, prompt: Any, length: int, chain_len: int, speculate: bool = True) -> Any:
+            result = tiny.generate(prompt, length, chain_len, speculate=speculate)
             self.calls += speculate
             changed = [*result.token_ids[:-1], 9]
             return replace(result, token_ids=changed) if speculate and self.calls == 2 else result
 
     too_long = [2] * tiny.constants.max_seq_len
-    prompts = [too_long, *PROMPTS[:3]]
+    prompts: list[str | list[int]] = [too_long, *PROMPTS[:3]]
     found = self_test(cast(Runner, Flipping()), Manifest.read(tiny_artifact), prompts)
     assert (found.prompts, found.differing) == (3, (3,))  # as they stand in the file
     with pytest.raises(ArtifactError, match="changed the output of prompt 3: export again"):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle_aot.artifact import MASK
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.export.drafters.eagle3.model import MASK, Eagle3Draft, ParallelDraft, new_draft
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft, ParallelDraft, new_draft
 from eagle_aot.lab.training.heads.chains import STEP_DECAY, TTT_STEPS, ChainLoss, read_labels
 from eagle_aot.lab.training.heads.corpus import Corpus
 from eagle_aot.lab.training.heads.draft import (
@@ -91,16 +92,13 @@ def test_the_loss_is_that_of_chains_drafted_one_after_another(
 
 def build_cached(draft: Eagle3Draft) -> Eagle3Draft:
     """The same head with room for a text, as an export has it."""
-    cached, state = (
-        new_draft(draft.config, torch.float32, CacheSpec(64, torch.float32)),
-        draft.state_dict(),
-    )
-    if isinstance(cached, ParallelDraft):
-        assert isinstance(draft, LearnedMask)
-        del state["mask_hidden"]
+    cached = new_draft(draft.config, torch.float32, CacheSpec(64, torch.float32))
+    state = draft.state_dict()
+    mask = state.pop("mask_hidden", None)
     cached.load_state_dict(state)
     if isinstance(cached, ParallelDraft):
-        cached.set_mask(draft.mask_hidden)
+        assert mask is not None
+        cached.set_mask(mask)
     return cached
 
 
