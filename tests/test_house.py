@@ -9,13 +9,7 @@ import pytest
 
 HOUSE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "house.py"))
 LIMITS: dict[str, int] = HOUSE["LIMITS"]
-EXCEPTIONS = {
-    "product lines": 34_200,
-    "scripts and lab lines": 9_050,
-    "test lines": 40_750,
-    "short files with one importer": 11,
-    "functions of tensors without shapes": 34,
-}
+EXCEPTIONS = {"product lines": 33_650, "test lines": 39_350}
 """Counts that are still above their limits. They may fall: then lower or remove them here."""
 
 
