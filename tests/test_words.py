@@ -31,12 +31,11 @@ IN_PROSE = (*BANNED, "asks", "beside", "oftener", "tells")
 
 MARKDOWN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/results/INDEX.md")
 PYTHON = (
-    "export/pair.py",
+    "export",
     "lab",
     "runtime_runner",
     "scripts",
-    "src/eagle_aot/artifact",
-    "src/eagle_aot/common/spec.py",
+    "src/eagle_aot",
     "targets",
     "tests/artifact",
     "tests/common",

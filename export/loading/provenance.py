@@ -1,11 +1,11 @@
-"""Where a pair comes from: what its checkpoints hold beside weights."""
+"""What the directories of a pair contain apart from weights: tokenizer, stop ids and hashes."""
 
 import shutil
 import tempfile
 from functools import cached_property
 from pathlib import Path
 
-from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tokenizer_files
+from eagle_aot.artifact import CheckpointIdentity, file_records, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.image_settings import ImageSettings, processor_file, read_settings
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
@@ -24,25 +24,24 @@ from eagle_aot.targets.images import SOFT_TOKENS
 
 GENERATION_CONFIG = "generation_config.json"
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
-"""What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
+"""Files of a checkpoint that are recorded in addition to its weights and tokenizer."""
 
 NOWHERE = CheckpointIdentity(directory=None, files={})
-"""Of random weights."""
+"""The identity of random weights."""
 
 
 class Provenance:
-    """What is read of both directories, when it is first asked for, and never again.
+    """Reads both directories of a pair; each property is read on first use and then cached.
 
-    Hashes take as long as reading every byte; all else is soon told. A dummy may have a target's
-    directory, for its tokenizer.
+    Only hashes take long, because every byte is read. A dummy may have a target's directory, for
+    its tokenizer.
     """
 
     def __init__(self, target_dir: Path | None, draft_dir: Path | None, is_dummy: bool) -> None:
         self.target_dir, self.draft_dir, self.is_dummy = target_dir, draft_dir, is_dummy
 
     @cached_property
-    def _beside(self) -> Path | None:
-        """Where the target's tokenizer is."""
+    def _tokenizer_dir(self) -> Path | None:
         return None if self.target_dir is None else tokenizer_directory(self.target_dir)
 
     @cached_property
@@ -52,10 +51,10 @@ class Provenance:
 
     @cached_property
     def tokenizer_files(self) -> list[Path]:
-        """The files of the artifact's tokenizer: the target's own where a runner reads them as
-        transformers does, or else converted ones. Raises CheckpointError as `tokenizer` does."""
-        files = find_tokenizer(self._beside)
-        if self._beside is None or is_readable_as(self.tokenizer, self._beside):
+        """The files of the artifact's tokenizer: the target's own if a runner reads them as
+        transformers does, otherwise converted ones. Raises CheckpointError as `tokenizer` does."""
+        files = find_tokenizer(self._tokenizer_dir)
+        if self._tokenizer_dir is None or is_readable_as(self.tokenizer, self._tokenizer_dir):
             return files
         directory = Path(self._converted.name)
         write_tokenizer(self.tokenizer, directory)
@@ -68,18 +67,18 @@ class Provenance:
 
     @cached_property
     def processor_file(self) -> Path | None:
-        """What says how pictures are made ready; None where transformers' defaults do."""
-        return None if self._beside is None else processor_file(self._beside)
+        """The file with the settings of the image processor; None for transformers' defaults."""
+        return None if self._tokenizer_dir is None else processor_file(self._tokenizer_dir)
 
     @cached_property
     def image_tokens(self) -> int:
-        """Rows that a picture takes at most, where nobody says otherwise. Raises CheckpointError
-        for a number that no model is made for."""
-        found = self._processor.max_soft_tokens
-        if found not in SOFT_TOKENS:
+        """The default limit of an image's rows. Raises CheckpointError for a number that no model
+        supports."""
+        rows = self._processor.max_soft_tokens
+        if rows not in SOFT_TOKENS:
             known = ", ".join(map(str, SOFT_TOKENS))
-            raise CheckpointError(f"{self.processor_file}: max_soft_tokens {found}, not {known}")
-        return found
+            raise CheckpointError(f"{self.processor_file}: max_soft_tokens {rows}, not {known}")
+        return rows
 
     @cached_property
     def _processor(self) -> ImageSettings:
@@ -89,60 +88,55 @@ class Provenance:
             raise CheckpointError(str(error)) from error
 
     def check_processor(self, patch_size: int, pooling: int) -> None:
-        """Raise CheckpointError unless it makes patches for such a tower."""
-        found = self._processor.patch_size, self._processor.pooling_kernel_size
-        if found != (patch_size, pooling):
+        """Raise CheckpointError unless the image processor makes patches for this encoder."""
+        processor = self._processor
+        if (processor.patch_size, processor.pooling_kernel_size) != (patch_size, pooling):
             raise CheckpointError(
-                f"{self.processor_file}: patches of {found[0]} pixels, pooled by {found[1]}, but "
-                f"config.json says {patch_size} and {pooling}"
+                f"{self.processor_file}: patches of {processor.patch_size} pixels, pooled by "
+                f"{processor.pooling_kernel_size}, but config.json says {patch_size} and {pooling}"
             )
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The target's, as a runner will have it. Raises ArtifactError for a dummy, which has none,
-        and CheckpointError as `convert_tokenizer` does."""
-        if self._beside is None:
+        """The target's tokenizer, converted for a runner. Raises ArtifactError for a dummy without
+        one, and CheckpointError as `convert_tokenizer` does."""
+        if self._tokenizer_dir is None:
             raise ArtifactError("a dummy has no tokenizer: give token ids instead of text")
-        return convert_tokenizer(self._beside)
+        return convert_tokenizer(self._tokenizer_dir)
 
     @cached_property
     def target(self) -> CheckpointIdentity:
-        """Name and files of the target's checkpoint."""
+        """The name and files of the target's checkpoint."""
         return identity(None if self.is_dummy else self.target_dir)
 
     @cached_property
     def draft(self) -> CheckpointIdentity:
-        """Name and files of the drafter's checkpoint."""
+        """The name and files of the drafter's checkpoint."""
         return identity(None if self.is_dummy else self.draft_dir)
 
     def check_tokenizer(self) -> None:
-        """Raise CheckpointError unless the target's tokenizer can be put into an artifact."""
+        """Raise CheckpointError unless an artifact can contain the target's tokenizer."""
         _ = self.tokenizer_files
 
     def copy_processor(self, directory: Path) -> None:
-        """Put what makes pictures ready into an artifact, if anything says how."""
+        """Copy the settings of the image processor to an artifact, if there are any."""
         if (path := self.processor_file) is not None:
             shutil.copyfile(path, directory / path.name)
 
     def copy_tokenizer(self, directory: Path) -> None:
-        """Put the target's tokenizer into an artifact."""
+        """Copy the tokenizer's files to an artifact."""
         for path in self.tokenizer_files:
             shutil.copyfile(path, directory / path.name)
 
 
 def identity(directory: Path | None) -> CheckpointIdentity:
-    """Name and files of a checkpoint's directory; None and no files where there is none."""
+    """Return the name of a checkpoint's directory, and the records of its config, indices and
+    weights. A target's tokenizer is in the artifact, so it is not recorded here."""
     if directory is None:
         return NOWHERE
-    return CheckpointIdentity(
-        directory=directory.absolute().name, files=checkpoint_records(directory)
-    )
-
-
-def checkpoint_records(directory: Path) -> dict[str, FileRecord]:
-    """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
-    beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
-    return file_records([*beside, *weight_files(directory)])
+    configs = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
+    files = file_records([*configs, *weight_files(directory)])
+    return CheckpointIdentity(directory=directory.absolute().name, files=files)
 
 
 def find_tokenizer(target_dir: Path | None) -> list[Path]:
@@ -158,7 +152,7 @@ def find_tokenizer(target_dir: Path | None) -> list[Path]:
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """Whether a directory has a vocabulary."""
+    """Return whether a directory has a vocabulary."""
     return any(path.name.startswith("tokenizer.") for path in tokenizer_files(directory))
 
 
@@ -202,9 +196,9 @@ def _configured_eos_ids(target_dir: Path) -> tuple[int, ...]:
 
 
 def _stop_configs(target_dir: Path) -> list[ConfigSection]:
-    """What may name stop ids, the first that does counts."""
-    found = [read_config(target_dir)] if is_checkpoint(target_dir) else []
+    """Return the configs that may name stop ids; the first one that does decides."""
+    configs = [read_config(target_dir)] if is_checkpoint(target_dir) else []
     generation = target_dir / GENERATION_CONFIG
     if bare_gguf(target_dir) is None and generation.is_file():
-        found.insert(0, ConfigSection(read_json(generation), generation))
-    return found
+        configs.insert(0, ConfigSection(read_json(generation), generation))
+    return configs

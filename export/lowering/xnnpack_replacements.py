@@ -96,9 +96,9 @@ class TensorOperands(ScalarToTensorPass, SymToTensorPass, RemoveMixedTypeOperato
 
 
 def joined_passes(passes: Callable[[EdgeCompileConfig], tuple[list[Any], list[Any]]]) -> Any:
-    """Return fewer passes before operators become edge operators, of which one traces.
+    """Return fewer passes before operators become edge operators; only one of them traces.
 
-    Those that are left out change views, which the pass before them has made copies.
+    Passes that change views are left out, because an earlier pass has made all views copies.
     """
 
     def few_passes(config: EdgeCompileConfig) -> tuple[list[Any], list[Any]]:

@@ -1,4 +1,4 @@
-"""An artifact appears whole or not at all, and never costs the one it replaces."""
+"""Write an artifact's directory atomically, so that an error never damages the one it replaces."""
 
 import fcntl
 import glob
@@ -18,10 +18,10 @@ ELSEWHERE = "choose another --output-dir"
 
 
 def check_output_dir(output_dir: Path) -> None:
-    """Raise ExportError unless an artifact can appear at `output_dir`.
+    """Raise ExportError unless an artifact can be written to `output_dir`.
 
-    The place must be free, empty, or an artifact to replace, and the directory around it must let
-    us create and rename directories, which is tried.
+    It must not exist, be empty, or be an artifact to replace. Creating a directory next to it is
+    tried.
     """
     final = output_dir.resolve()
     parent = next(path for path in final.parents if path.exists())
@@ -38,8 +38,8 @@ def check_output_dir(output_dir: Path) -> None:
 
 
 def check_disk(output_dir: Path, needed: int) -> None:
-    """Raise ExportError unless the disk of `output_dir` has so many bytes free: an artifact that is
-    replaced lies there until the new one does."""
+    """Raise ExportError unless the disk of `output_dir` has `needed` bytes free, in addition to an
+    artifact that is replaced."""
     final = output_dir.resolve()
     parent = next(path for path in final.parents if path.exists())
     free = shutil.disk_usage(parent).free
@@ -51,23 +51,23 @@ def check_disk(output_dir: Path, needed: int) -> None:
 
 
 def _not_ours(directory: Path) -> str | None:
-    """A file that is no artifact's, or of which no manifest says that it is."""
+    """Return the name of a file that does not belong to an artifact with a manifest, if any."""
     names = sorted(path.name for path in directory.iterdir())
     try:
         listed = read_object(directory / MANIFEST)["files"] if names else {}
-        ours = {MANIFEST, *ARTIFACT_FILES} & {MANIFEST, *listed}
+        expected = {MANIFEST, *ARTIFACT_FILES} & {MANIFEST, *listed}
     except (OSError, ValueError, KeyError, TypeError):
         return names[0]
-    return next((name for name in names if name not in ours), None)
+    return next((name for name in names if name not in expected), None)
 
 
 @contextmanager
 def appearing(output_dir: Path) -> Iterator[Path]:
-    """A directory to write into, which becomes `output_dir` when the block ends well.
+    """Yield a directory to write into, which becomes `output_dir` when the block succeeds.
 
-    It is a hidden sibling until then, locked while its process lives, and removed when the block
-    fails. What a killed export left is cleaned up, or put back, by the next one. Raises
-    ExportError when the disk refuses.
+    Until then it is a hidden directory next to it, locked while its process lives, and removed if
+    the block fails. The next export deletes or restores what a killed one left. Raises ExportError
+    for errors of the disk.
     """
     final = output_dir.resolve()
     partial: Path | None = None
@@ -96,7 +96,7 @@ def appearing(output_dir: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Against other exports beside ours, while names change."""
+    """Lock `directory` against other exports while names change."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -106,7 +106,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _replace(partial: Path, final: Path) -> None:
-    """Rename into place; an artifact that was there is put back if that fails."""
+    """Rename `partial` to `final`; if that fails, restore the artifact that was there."""
     if not final.exists():
         partial.rename(final)
         return
@@ -122,7 +122,7 @@ def _replace(partial: Path, final: Path) -> None:
 
 
 def _recover(final: Path) -> None:
-    """Undo what a killed export left behind."""
+    """Clean up after a killed export."""
     replaced = _replaced(final)
     if replaced.exists() and final.exists():
         shutil.rmtree(replaced)
@@ -138,10 +138,10 @@ def _replaced(final: Path) -> Path:
 
 
 def _is_abandoned(partial: Path) -> bool:
-    """Whether no living process holds the lock; process ids mean nothing across containers."""
+    """Return whether no process has the lock; process ids mean nothing across containers."""
     try:
         handle = os.open(partial, os.O_RDONLY)
-    except FileNotFoundError:  # its export has ended in the meantime
+    except FileNotFoundError:  # its export has just ended
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

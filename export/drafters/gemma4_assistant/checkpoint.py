@@ -177,7 +177,7 @@ def read_files(checkpoint: HeadCheckpoint) -> AssistantFiles:
 
 
 def read_text(config: ConfigSection) -> Gemma4Config:
-    """Return the config of the assistant's layers, all of which read keys and values of others.
+    """Return the config of the assistant's layers, which read keys and values of the target.
 
     The last layer is a full one whatever `layer_types` says, as in transformers.
     """
@@ -216,7 +216,7 @@ def read_centroids(config: ConfigSection, checkpoint: HeadCheckpoint) -> tuple[i
     vocab_size = config.section("text_config").count("vocab_size")
     if vocab_size % count or top_k > count:
         raise CheckpointError(
-            f"{config.where}: {top_k} of {count} centroids are scored, for {vocab_size} ids"
+            f"{config.where}: {top_k} of {count} centroids are scored for {vocab_size} ids"
         )
     return count, top_k
 

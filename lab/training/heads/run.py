@@ -15,7 +15,7 @@ from eagle_aot.artifact import P_EAGLE
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option, check_fields
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.export.loading.provenance import checkpoint_records, read_eos_ids
+from eagle_aot.export.loading.provenance import identity, read_eos_ids
 from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.export.spec import checked_tap_layers
 from eagle_aot.lab.training.heads.draft import HeadSizes
@@ -141,7 +141,7 @@ class Run:
     @cached_property
     def target_sha256(self) -> dict[str, str]:
         """The hashes of the target's files, by their names."""
-        records = checkpoint_records(self.target_dir)
+        records = identity(self.target_dir).files
         return {name: record.sha256 for name, record in records.items()}
 
     @cached_property

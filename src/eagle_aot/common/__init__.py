@@ -1,1 +1,1 @@
-"""What all rooms share: errors, the manners of commands, prompts, tokenizers."""
+"""Code that all parts share: errors, commands, prompts, tokenizers."""

@@ -1,4 +1,4 @@
-"""Manners that all our commands share."""
+"""The base of all commands: errors, warnings, interrupts and help."""
 
 import functools
 import importlib.util
@@ -53,9 +53,9 @@ class Command(click.Command):
 
 
 def eagle_command(body: Callable[..., None]) -> click.Command:
-    """A click command whose stated failures are one line on stderr and exit code 1.
+    """Make a click command that reports EagleError in one line on stderr, with exit code 1.
 
-    Libraries' warnings are not the user's business here; they are kept for our tests.
+    Warnings of libraries are suppressed, except when Python is started with -W.
     """
 
     @functools.wraps(body)
@@ -89,7 +89,7 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
 
 
 def given_options(*, but: Collection[str]) -> list[str]:
-    """The options that stand on the command line, as a user writes them, without those named."""
+    """Return the options on the command line, as a user writes them, except those in `but`."""
     context = click.get_current_context()
     return sorted(
         option.opts[0]
@@ -102,13 +102,13 @@ def given_options(*, but: Collection[str]) -> list[str]:
 
 
 def check_installed(name: str, *, extra: str) -> None:
-    """Raise UnsupportedError where a package is not, which an extra of ours brings."""
+    """Raise UnsupportedError unless a package of one of our extras is installed."""
     if importlib.util.find_spec(name) is None:
         raise UnsupportedError(f"{name} is not installed: pip install 'eagle-aot[{extra}]'")
 
 
 def stated(error: Exception) -> str | None:
-    """What a user can do something about, as one line; None for a bug of ours."""
+    """Return one line for an error that a user can fix; None for a bug of ours."""
     if isinstance(error, OSError):
         return f"{error.filename or 'output'}: {reason(error)}"
     return shortage(error)

@@ -1,4 +1,4 @@
-"""Everything a user can do wrong, as exceptions whose text is the one line they will read.
+"""Errors that a user can fix; their text is the line that a command prints.
 
 EagleError
 ├── CheckpointError            a checkpoint on disk is incomplete, damaged or inconsistent
@@ -49,5 +49,5 @@ class ExportError(EagleError):
 
 
 def reason(error: OSError | UnicodeError) -> str:
-    """Why a file cannot be read or written, without its name: for lines that begin with it."""
+    """Return why a file cannot be read or written, without its name."""
     return getattr(error, "strerror", None) or str(error)

@@ -1,4 +1,4 @@
-"""What a process has one of, whatever libraries do to it: standard streams, and Ctrl-C."""
+"""The standard streams and the signals of a process."""
 
 import _thread
 import os
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 STDERR = 2
-AGAIN = 0.05  # s, in which whatever swallowed an interrupt returns
+AGAIN = 0.05  # s after which an interrupt that was swallowed is repeated
 _ONE_AT_A_TIME = RLock()
-"""A process has one standard error, whatever its threads do."""
+"""All threads of a process share its standard error."""
 
 
 def open_standard_streams() -> None:
-    """Let libraries find the streams that whoever started us has closed: ExecuTorch needs them."""
+    """Open standard streams that the parent process has closed: ExecuTorch needs them."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for ever
@@ -27,11 +27,11 @@ def open_standard_streams() -> None:
 
 @contextmanager
 def held_stderr() -> Iterator[Callable[[], str]]:
-    """Hold back what any thread writes to the process's standard error within the block.
+    """Buffer what any thread writes to the process's standard error within the block.
 
-    It is passed on where the block ends well, and dropped where it raises: what it raises says
-    more. Calling what it gives returns the text so far. Costs about ten microseconds; a block waits
-    for those of other threads.
+    The text is written when the block succeeds, and dropped when it raises, because its error says
+    more. Yields a function that returns the text so far. Takes about ten microseconds; a block
+    waits for those of other threads.
     """
     with _ONE_AT_A_TIME, os.fdopen(os.memfd_create("stderr"), "r+b", buffering=0) as file:
         before = _swapped(file.fileno())
@@ -45,10 +45,10 @@ def held_stderr() -> Iterator[Callable[[], str]]:
 
 
 def _swapped(replacement: int) -> int:
-    """Put a file in the place of standard error; a duplicate of what was there."""
+    """Replace standard error by a file; return a duplicate of the original descriptor."""
     try:
         before = os.dup(STDERR)
-    except OSError:  # closed by whoever started us: nobody would have seen it
+    except OSError:  # closed by the parent process
         before = os.open(os.devnull, os.O_WRONLY)
     os.dup2(replacement, STDERR)
     return before
@@ -61,9 +61,9 @@ def _text(file: BinaryIO) -> str:
 
 @contextmanager
 def persistent_interrupts() -> Iterator[None]:
-    """Repeat each KeyboardInterrupt that met a destructor or the callback of a weak reference.
+    """Repeat each KeyboardInterrupt that was raised in a destructor or a weak reference's callback.
 
-    Python cannot raise it from there: it would print a traceback and go on. Tracing a model calls
+    Python cannot raise it from there: it prints a traceback and continues. Tracing a model calls
     thousands of these.
     """
     before = sys.unraisablehook
@@ -81,15 +81,15 @@ def persistent_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
-        for timer in timers:  # where the block ended first there is nothing left to interrupt
+        for timer in timers:  # the block has ended, so there is nothing to interrupt
             timer.cancel()
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that it removes what it was writing.
+    """Let SIGTERM end the block as Ctrl-C does, so that it removes unfinished files.
 
-    Of a process's main thread alone, as handlers of signals are.
+    Only for the main thread of a process, as all signal handlers.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

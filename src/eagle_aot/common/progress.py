@@ -1,4 +1,4 @@
-"""What the stages of long work cost, and what a person sees of them while they run."""
+"""Time and memory of the stages of long work, measured and shown."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from eagle_aot.artifact import Stage
 from eagle_aot.common.memory import host_peak_bytes
 
 LONG = 5.0
-"""Seconds after which a log is told of a stage."""
+"""Seconds after which a stage is logged."""
 
 
 class ParallelStage(NamedTuple):
@@ -31,17 +31,17 @@ class ParallelStage(NamedTuple):
 class Progress:
     """Measures stages one after another.
 
-    Writes to stderr: all of them where that is a terminal, elsewhere those that took `LONG`.
+    Prints them to stderr: all stages to a terminal, otherwise those that took `LONG`.
     """
 
     def __init__(self) -> None:
-        self.console = Console(file=sys.stderr)  # this one, whoever redirects it later
+        self.console = Console(file=sys.stderr)  # this stream, even if it is redirected later
         self.stages: list[Stage] = []
         self._parallel: list[ParallelStage] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
-        """One stage of the work. Calling what it gives with a name begins the next stage."""
+        """Measure a stage. Yields a function that begins the next stage with a new name."""
         started = self._start()
         with self._shown(name) as show:
 
@@ -55,10 +55,10 @@ class Progress:
         self.since(started, name)
 
     def record_parallel(self, stage: Stage, began: float, ended: float) -> None:
-        """Record the stage of a process that began its work at `began` and has just ended.
+        """Record the stage of a process that began its work at `began`.
 
-        Until now it counts as host memory of the stages here; as GPU memory from the stage's
-        beginning to `ended`. Both times are of `time.perf_counter`.
+        Its host memory is added to that of stages here until now, its GPU memory from the stage's
+        beginning to `ended`. Times are those of `time.perf_counter`.
         """
         self._parallel.append(ParallelStage(began, time.perf_counter(), ended, stage))
         self._record(stage)
@@ -89,7 +89,7 @@ class Progress:
 
     @contextmanager
     def _shown(self, name: str) -> Iterator[Callable[[str], None]]:
-        """The stage's name beside a clock; what it gives shows another one."""
+        """Show the stage's name with a clock; yields a function that shows another name."""
         if not self.console.is_terminal:
             yield lambda name: None
             return
@@ -104,18 +104,18 @@ class Progress:
 
 
 def at_once(spans: Sequence[tuple[float, float, int]]) -> int:
-    """The largest sum of sizes at any time, of those that are from a beginning to an end."""
+    """Return the largest sum of sizes at any time; a span is beginning, end and size."""
     beginnings = [began for began, _, _ in spans]
     sums = (sum(size for b, e, size in spans if b <= at < e) for at in beginnings)
     return max(sums, default=0)
 
 
 def line(stage: Stage) -> str:
-    """A stage as one line of a table."""
+    """Return a stage as one line of a table."""
     text = f"{stage.name:<20} {stage.seconds:7.1f} s   host peak {gib(stage.host_peak_bytes)}"
     return text + (f"   GPU peak {gib(stage.gpu_peak_bytes)}" if stage.gpu_peak_bytes else "")
 
 
 def gib(count: int) -> str:
-    """Bytes as GiB."""
+    """Return a number of bytes in GiB."""
     return f"{count / 2**30:5.2f} GiB"

@@ -18,7 +18,7 @@ EXPECTED = 'expected {"prompt": "..."}, {"token_ids": [...]} or {"messages": [..
 
 
 INVALID = (msgspec.ValidationError, UnicodeEncodeError)
-"""What msgspec raises for another type, and for half a character where it expects a name."""
+"""Errors of msgspec for a wrong type, and for half a surrogate pair in a name."""
 
 
 class ImageUrl(TypedDict):
@@ -96,7 +96,7 @@ def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
 
 
 def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[int]]":
-    """Whether a prompt needs no tokenizer."""
+    """Return whether a prompt consists of token ids."""
     return not isinstance(prompt, str) and not (prompt and isinstance(prompt[0], dict))
 
 

@@ -1,4 +1,4 @@
-"""What the export's self-test and the runner's both run: the prompts, and how far."""
+"""Prompts and lengths that the self-tests of the export and of artifacts share."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from eagle_aot.common.prompts import Prompt, read_prompts
 
 MAX_NEW_TOKENS = 24
 CHAIN_LEN = 4
-"""Drafts from every position, whatever the artifact's default is."""
+"""Drafts from every position, independent of the artifact's default."""
 
 PROMPTS = (
     "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?",
@@ -30,22 +30,22 @@ PROMPTS = (
 
 
 def self_test_prompts(prompts_jsonl: Path | None) -> list[Prompt]:
-    """Those of a file, or the built-in ones. Raises PromptError when the file cannot be read."""
+    """Return the prompts of a file, or the built-in ones. Raises PromptError for a bad file."""
     return list(PROMPTS) if prompts_jsonl is None else read_prompts(None, None, prompts_jsonl)
 
 
 def by_position(shares: Sequence[object]) -> str:
-    """Acceptance in a row of CHAIN_LEN columns; the last drafts are those that were not reached."""
+    """Return acceptance in CHAIN_LEN columns; a dash for drafts that were not reached."""
     reached = [number(share, 2) for share in shares[:CHAIN_LEN]]
     return " ".join(f"{cell:>4}" for cell in [*reached, *"-" * (CHAIN_LEN - len(reached))])
 
 
 def number(value: object, digits: int) -> str:
-    """Rounded, or a dash for what is none, or none that fits a column."""
+    """Return a rounded number, or a dash for what is no number or does not fit a column."""
     fits = isinstance(value, int | float) and -1e9 < value < 1e9
     return f"{value:.{digits}f}" if fits else "-"
 
 
 def identity(prompts: Sequence[Prompt]) -> str:
-    """The same for the same prompts, so that two results can be compared: sha256."""
+    """Return a SHA-256 of the prompts, by which results can be compared."""
     return hashlib.sha256(json.dumps(list(prompts)).encode()).hexdigest()

@@ -37,8 +37,8 @@ class Option:
     flag of a bool that is True by default sets it to False. Numbers are between `least` and `most`,
     both included. A tuple is one word with commas where `commas` is set, else the option may be
     repeated. `parse` reads the word of an option that has a syntax of
-    its own, and raises ValueError with what was expected. `recorded` is False for what a manifest
-    leaves out because it does not change the artifact, `shown` for a field without an option.
+    its own, and raises ValueError with what was expected. `recorded` is False for a field that a
+    manifest omits because it does not change the artifact, `shown` for one without an option.
     """
 
     help: str
@@ -72,7 +72,7 @@ class OptionsOf:
 class Field:
     """A field of a struct: its name, its type without None, its default and its `Option`.
 
-    `optional` says whether None is a value of it.
+    `optional` says whether its value may be None.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Field:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words of a Literal, nothing for another type."""
+        """The values of a Literal, empty for another type."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
 
@@ -160,7 +160,7 @@ def check_number(
 
 
 def recorded(spec: msgspec.Struct) -> dict[str, Any]:
-    """The values that decide what the artifact is, by field."""
+    """Return the values that a manifest records, by field."""
     return {f.name: getattr(spec, f.name) for f in spec_fields(type(spec)) if f.option.recorded}
 
 
@@ -231,7 +231,7 @@ def _grouped(option: Option, names: list[str], words: dict[str, Any]) -> click.O
 def _click_type(field: Field) -> Any:
     option = field.option
     if option.parse or option.commas:
-        return click.UNPROCESSED  # a callback reads the word; a default is a value already
+        return click.UNPROCESSED  # a callback parses the word; a default is a value already
     if field.choices:
         return click.Choice(field.choices)
     kind = get_args(field.type)[0] if get_origin(field.type) is tuple else field.type

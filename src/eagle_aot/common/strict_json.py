@@ -1,4 +1,4 @@
-"""A JSON object from a file that is not trusted: bounded, and with one meaning."""
+"""Read a JSON object from a file that is not trusted."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ MAX_DEPTH = 16
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in `path`. Raises OSError, and ValueError for anything else than one plain object:
-    too long, too deep, a key given twice, NaN, bytes that are not UTF-8."""
+    """Return the object in `path`. Raises OSError, and ValueError for anything but a plain object:
+    too long, too deep, duplicate keys, NaN, bytes that are not UTF-8."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -30,12 +30,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice[:40]!r} twice")
-    return found
+    return unique
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -43,11 +43,11 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_depth(value: Any) -> None:
-    """Level by level, so that what is too deep for recursion is found too."""
+    """Check level by level, because recursion could overflow."""
     level, depth = [value], 0
     while level:
         if depth == MAX_DEPTH:
             raise ValueError("nested too deeply")
         groups = [v.values() if isinstance(v, dict) else v for v in level]
-        inner = [one for group in groups for one in group]
-        level, depth = [one for one in inner if isinstance(one, dict | list)], depth + 1
+        values = [value for group in groups for value in group]
+        level, depth = [value for value in values if isinstance(value, dict | list)], depth + 1

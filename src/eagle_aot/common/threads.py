@@ -1,4 +1,4 @@
-"""How many threads torch shares an operation among, for a while."""
+"""The number of threads that torch uses for an operation."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,10 +8,10 @@ import torch
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many within the block, as many as before behind it. Takes less than a microsecond.
+    """Use `count` threads within the block. Takes less than a microsecond.
 
-    A thread that uses torch for the first time meanwhile keeps the number within: what this
-    surrounds in a process of other users is best short.
+    A thread that uses torch for the first time during the block keeps this number, so blocks should
+    be short in a process with other users of torch.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -22,6 +22,6 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def single_threaded_on_cpu(tensor: torch.Tensor) -> AbstractContextManager[None]:
-    """One thread for what reads the tensor on a CPU: others would then wait in loops on the cores
-    that the next forward needs."""
+    """Use one thread to read a tensor `[...]` on a CPU: idle threads would spin on the cores that
+    the next forward needs."""
     return torch_threads(1) if tensor.device.type == "cpu" else nullcontext()

@@ -1,8 +1,8 @@
 """The tokenizer and the chat template of an artifact.
 
 The `tokenizers` library reads `tokenizer.json`, and jinja2 renders `chat_template.jinja`. An export
-writes these files so that they give what transformers gives for the target's own files, whatever
-those are. transformers itself, which takes seconds to import, is not needed here.
+writes these files so that ids and texts equal those of transformers for the target's own files.
+transformers itself, which takes seconds to import, is not needed here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ NO_SYSTEM = "the chat template takes no system text: leave it out"
 """The error where a template refuses a system's text, or leaves it out."""
 
 PANIC = "PanicException"
-"""What a failed assertion in Rust becomes, which Python cannot import and which is no Exception."""
+"""The type of a failed assertion in Rust, which is no Exception and cannot be imported."""
 
 
 class TokenizerSettings(msgspec.Struct, kw_only=True, omit_defaults=True,
@@ -174,7 +174,7 @@ class Tokenizer:
         return compile_template(self.chat_template or "")
 
     def _render_with_system(self, messages: Sequence[Message]) -> str:
-        """Raises PromptError where the template leaves out what the system says."""
+        """Raises PromptError if the template ignores the system's text."""
         if not self.has_template:
             raise PromptError("there is no chat template: give a prompt without roles")
         system, others = messages[0], messages[1:]
