@@ -21,8 +21,7 @@ from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
-from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
-from support.runner.shuffled_shapes import ShuffledChooser
+from support.runner.lossless import CHAIN_LENS, ShuffledChooser, mixed_prompts
 
 
 @pytest.fixture(scope="module")

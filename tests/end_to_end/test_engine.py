@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
-from support.runner.mixed_prompts import mixed_prompts
+from support.runner.lossless import mixed_prompts
 
 NEW_TOKENS = 16
 

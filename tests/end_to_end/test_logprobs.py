@@ -17,7 +17,7 @@ from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.targets import load_target
-from support.runner.mixed_prompts import mixed_prompts
+from support.runner.lossless import mixed_prompts
 
 QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"
 HOT: dict[str, Any] = {"temperature": 3.0, "seed": 5}

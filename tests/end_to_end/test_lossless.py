@@ -21,9 +21,8 @@ from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, AUTO_TREES, PLAIN
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.engine.engine import Engine
-from support.runner.mixed_prompts import BOUNDARIES, CHAIN_LENS, mixed_prompts
-from support.runner.one_text import decode
-from support.runner.shuffled_shapes import ShuffledChooser
+from support.runner.engines import decode
+from support.runner.lossless import BOUNDARIES, CHAIN_LENS, ShuffledChooser, mixed_prompts
 
 PARALLEL: list[dict[str, Any]] = [{"chain_len": 1}, {"chain_len": 7}, {"tree": (5, 4, 16)}]
 

@@ -10,8 +10,7 @@ from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, ChainLen
 from eagle_aot.runtime_runner.decode.stats import Stats
-from support.runner.mixed_prompts import mixed_prompts
-from support.runner.shuffled_shapes import ShuffledChooser
+from support.runner.lossless import ShuffledChooser, mixed_prompts
 
 LENGTHS: list[ChainLen] = [1, 4, 7, "auto"]
 

@@ -31,7 +31,7 @@ from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from support.runner.mixed_prompts import mixed_prompts
+from support.runner.lossless import mixed_prompts
 
 PROMPT = "Tom has 3 pens. He buys 4 more. How many pens does he have?"
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
-from support.runner.mixed_prompts import mixed_prompts
+from support.runner.lossless import mixed_prompts
 
 SHAPES = [(1, 2, 2), (1, 8, 8), (2, 8, 40), (3, 2, 7), (5, 4, 16), (6, 8, 32), (7, 8, 63),
           (8, 3, 63), (15, 2, 30)]  # fmt: skip

@@ -17,7 +17,7 @@ from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
 from eagle_aot.runtime_runner.frontend.generation import Generation, finish_reason, generate
-from support.runner.one_text import decode
+from support.runner.engines import decode
 from support.runner.toy import (
     TAIL,
     VOCAB,

@@ -13,13 +13,15 @@ from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.round import Drafter
+from eagle_aot.runtime_runner.decode.round import Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, AUTO_TREES, PLAIN, ChainLen, Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
+from eagle_aot.runtime_runner.engine.schedule import BatchSchedule, OneRound
+from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, generate
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
@@ -195,3 +197,17 @@ class Requests:
     def text(self, number: int) -> list[int]:
         """Return a prompt with its answer so far."""
         return [*self.prompts[number], *self.tokens[number]]
+
+
+def decode(
+    round_: Round,
+    prompt: Sequence[int],
+    limits: Limits,
+    on_tokens: Callable[[list[int]], None] = lambda run: None,
+) -> tuple[list[int], Stats]:
+    """Decode one text with the same round; return its tokens and statistics."""
+    tree = None if round_.shape.is_chain else round_.shape
+    request = Request(prompt=tuple(prompt), limits=limits, chain_len=round_.chain_len, tree=tree)
+    generation = Generation(request=request, callbacks=Callbacks(on_tokens))
+    result = generate(Engine(OneRound(round_)), generation)
+    return result.token_ids, result.stats

@@ -15,7 +15,7 @@ from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.engine.request import Limits
 from support.heads.reference_trees import ReferenceText
 from support.runner.eager_executor import EagerExecutor
-from support.runner.one_text import decode
+from support.runner.engines import decode
 
 Path = tuple[int, ...]
 Rounds = list[tuple[set[Path], Path]]

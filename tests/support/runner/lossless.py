@@ -1,10 +1,14 @@
-"""Prompts for tests of losslessness."""
+"""Prompts and a chooser of shapes for tests of losslessness."""
 
 import itertools
 import random
+from collections.abc import Sequence
 
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.adaptive.costs import CostTable
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 CHAIN_LENS = range(1, 8)
 NUM_PROMPTS = 200
@@ -13,7 +17,7 @@ BOUNDARIES = 13
 
 
 def mixed_prompts(runner: Runner, count: int = NUM_PROMPTS) -> list[list[int]]:
-    """Prompts shorter than the prefill minimum, around every boundary, several chunks long."""
+    """Return prompts shorter than a prefill, around every boundary, and of several chunks."""
     rng = random.Random(5)
     constants = runner.constants
     window, least = constants.sliding_window, constants.min_prefill_chunk
@@ -25,3 +29,21 @@ def mixed_prompts(runner: Runner, count: int = NUM_PROMPTS) -> list[list[int]]:
     noise = [[rng.randrange(constants.vocab_size) for _ in range(n)] for n in lengths]
     problems = itertools.islice(stories(11, "test"), count - len(noise))
     return noise + [runner.tokenizer.encode(story.question)[:longest] for story in problems]
+
+
+class ShuffledChooser(Chooser):
+    """Deals all shapes in random order, again and again, and lets the drafter catch up at random
+    times."""
+
+    def __init__(self, costs: CostTable) -> None:
+        super().__init__(costs)
+        self.rng, self.dealt = random.Random(4), list[Shape]()
+
+    def choose_run(
+        self, shapes: Sequence[Shape], position: int, remaining_tokens: int, pending: float = 0.0
+    ) -> tuple[Shape, int]:
+        self.dealt = self.dealt or self.rng.sample(shapes, len(shapes))
+        return self.dealt.pop(), self.rng.randint(1, 4)
+
+    def covers(self, loss: float) -> bool:
+        return self.rng.random() < 0.3
