@@ -16,16 +16,9 @@ from support.refusals import refuses
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 
 LINE = BatchTimes(
-    context=1024,
-    batch_size=4,
-    chain_len=2,
-    round_ms=9.0,
-    device_ms=8.0,
-    launch_ms=0.5,
-    engine_ms=1.0,
-    of_one=3.0,
-    break_even_tau=1.5,
-)
+    context=1024, batch_size=4, chain_len=2, round_ms=9.0, device_ms=8.0, launch_ms=0.5,
+    engine_ms=1.0, of_one=3.0, break_even_tau=1.5,
+)  # fmt: skip
 
 
 def run(*arguments: str | Path) -> Any:

@@ -16,53 +16,19 @@ from support.stages import beside_stages
 
 QUICK = ("--repeats", "1", "--chain-lens", "1,3", "--tau", "1.5,4", "--contexts", "20,200")
 ROUNDS_OPTIONS = {
-    "artifact",
-    "--contexts",
-    "--chain-lens",
-    "--tree",
-    "--drafter",
-    "--rows",
-    "--batch-sizes",
-    "--tau",
-    "--repeats",
-    "--executor",
-    "--no-cuda-graph",
-    "--json",
-    "--commit",
-    "--version",
-}
+    "artifact", "--contexts", "--chain-lens", "--tree", "--drafter", "--rows", "--batch-sizes",
+    "--tau", "--repeats", "--executor", "--no-cuda-graph", "--json", "--commit", "--version",
+}  # fmt: skip
 FIELDS = {
-    "artifact",
-    "executor",
-    "cuda_graphs",
-    "device",
-    "drafter",
-    "versions",
-    "repeats",
-    "taus",
-    "read_gb_per_second",
-    "peak_memory_bytes",
-    "caches",
-    "more_sequences_fitting",
-    "prefill_chunk",
-    "contexts",
-}
+    "artifact", "executor", "cuda_graphs", "device", "drafter", "versions", "repeats", "taus",
+    "read_gb_per_second", "peak_memory_bytes", "caches", "more_sequences_fitting",
+    "prefill_chunk", "contexts",
+}  # fmt: skip
 ROUND_FIELDS = {
-    "chain_len",
-    "tree",
-    "wall_ms",
-    "device_ms",
-    "host_ms",
-    "launch_ms",
-    "breakdown_ms",
-    "to_plain",
-    "floor_bytes",
-    "floor_ms",
-    "to_floor",
-    "host_copies",
-    "break_even_tau",
+    "chain_len", "tree", "wall_ms", "device_ms", "host_ms", "launch_ms", "breakdown_ms",
+    "to_plain", "floor_bytes", "floor_ms", "to_floor", "host_copies", "break_even_tau",
     "projections",
-}
+}  # fmt: skip
 
 
 def run(*arguments: str | Path) -> Result:
@@ -172,11 +138,7 @@ def test_tables_go_to_stdout(tiny_artifact: Path) -> None:
     ("arguments", "message"),
     [
         (["--contexts", "129"], "--contexts 129: this artifact takes 1 to 128"),
-        (["--chain-lens", "16"], "--chain-lens 16: this artifact takes 1 to 15"),
-        (["--rows", "65"], "--rows 65: this artifact takes 1 to 64"),
-        (["--batch-sizes", "2"], "--batch-sizes 2: this artifact takes 1 to 1"),
         (["--tau", "0"], "--tau 0.0: a round emits at least 1 token"),
-        (["--tau", "-1"], "--tau -1.0: a round emits at least 1 token"),
         (["--executor", "aoti"], "does not run xnnpack artifacts"),
     ],
 )
