@@ -48,8 +48,8 @@ class MeasuredCosts:
 
     def catch_up_seconds(self, rows: int) -> float:
         """Return the seconds of a drafter's forward over so many rows."""
-        one, most = self.catch_up
-        return one + (most - one) * (rows - 1) / max(self.catch_up_rows - 1, 1)
+        first, last = self.catch_up
+        return first + (last - first) * (rows - 1) / max(self.catch_up_rows - 1, 1)
 
 
 @dataclass(slots=True)
@@ -104,13 +104,14 @@ class CostTable:
         A shape is assumed to take as long as the largest smaller one that is known, so that it is
         tried when it may be the fastest.
         """
-        known = {s: t for s in shapes if (t := self._seconds(s, position, batch_size)) is not None}
-        every = dict(known)
+        estimates = {shape: self._seconds(shape, position, batch_size) for shape in shapes}
+        seconds = {shape: t for shape, t in estimates.items() if t is not None}
+        result = dict(seconds)
         for shape in shapes:
-            smaller = [s for s in known if s.nodes <= shape.nodes and s.depth <= shape.depth]
-            if shape not in known and smaller:
-                every[shape] = known[max(smaller, key=lambda s: (s.nodes, s.depth))]
-        return every
+            smaller = [s for s in seconds if s.nodes <= shape.nodes and s.depth <= shape.depth]
+            if shape not in seconds and smaller:
+                result[shape] = seconds[max(smaller, key=lambda s: (s.nodes, s.depth))]
+        return result
 
     def price(self, shape: Shape, position: int) -> float:
         """Return the cost of a round of one request, in plain rounds."""
@@ -185,13 +186,13 @@ def measure(rounds: Iterable[Round], backlog: Backlog, positions: tuple[int, int
     shapes = [shape for shape in near if shape not in slow]
     samples = [trial.round(shape, position) for position in positions for shape in shapes]
     samples += [trial.catch_up(positions[0], rows) for rows in (1, backlog.capacity)]
-    *seconds, one, most = medians(samples)
+    *seconds, first_row, all_rows = medians(samples)
     pairs = zip(shapes, seconds[: len(shapes)], seconds[len(shapes) :], strict=True)
     return MeasuredCosts(
         positions=positions,
         rounds={s: (near[s], near[s]) for s in slow} | {s: (a, b) for s, a, b in pairs},
         catch_up_rows=backlog.capacity,
-        catch_up=(one, most),
+        catch_up=(first_row, all_rows),
     )
 
 

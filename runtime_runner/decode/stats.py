@@ -131,27 +131,18 @@ class Stats:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures that `docs/statistics.md` defines."""
-        return {
-            "rounds": self.rounds,
-            "target_forwards": self.target_forwards,
-            "drafted": self.drafted,
-            "looked_at": self.looked_at,
-            "accepted": self.accepted,
-            "tau": self.tau,
-            "acceptance_rate": self.acceptance_rate,
-            "acceptance_by_position": self.acceptance_by_position,
-            "absolute_acceptance_by_position": self.absolute_acceptance_by_position,
-            "accepted_lengths": self.accepted_lengths,
-            "prefill_seconds": self.prefill_seconds,
-            "decode_seconds": self.decode_seconds,
-            "tokens_per_second": self.tokens_per_second,
-            "chain_len": self.chain_len,
-            "rounds_by_chain_len": self.rounds_by_chain_len,
-            "rounds_by_shape": dict(self.rounds_by_shape),
-            "tree": None if self.tree is None else str(self.tree),
-            "acceptance_by_rank": self.acceptance_by_rank,
-        }
+        figures = {name: getattr(self, name) for name in FIGURES}
+        tree = None if self.tree is None else str(self.tree)
+        return figures | {"rounds_by_shape": dict(self.rounds_by_shape), "tree": tree}
 
+
+FIGURES = (
+    "rounds", "target_forwards", "drafted", "looked_at", "accepted", "tau", "acceptance_rate",
+    "acceptance_by_position", "absolute_acceptance_by_position", "accepted_lengths",
+    "prefill_seconds", "decode_seconds", "tokens_per_second", "chain_len", "rounds_by_chain_len",
+    "rounds_by_shape", "tree", "acceptance_by_rank",
+)  # fmt: skip
+"""The names in `Stats.to_json`, in its order."""
 
 COUNTS = [name for name in Stats.__dataclass_fields__ if name not in {"chain_len", "tree"}]
 """Fields that are summed over generations."""

@@ -17,8 +17,13 @@ from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.program.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import CudaMethod, Program, check_caches, check_weights
+from eagle_aot.runtime_runner.program.pte import (
+    CudaMethod,
+    Program,
+    TensorData,
+    check_caches,
+    check_weights,
+)
 
 ALIGNMENT = 16  # bytes, which compiled kernels assume of every input
 

@@ -5,9 +5,8 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.program.memory_check import check_memory
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import CudaMethod, Weight
+from eagle_aot.runtime_runner.program.executor import check_memory
+from eagle_aot.runtime_runner.program.pte import CudaMethod, TensorData, Weight
 
 
 class DeviceWeights:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import Manifest, methods_of
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.common.memory import LOWER, free_bytes, in_binary
 
 Call = Callable[[], Tensor]
 
@@ -54,8 +55,9 @@ def open_program(
     backend = manifest.backend
     fitting = EXECUTORS.get(backend)
     if fitting is None:
-        known = ", ".join(EXECUTORS)
-        raise UnsupportedError(f"{directory}: backend {backend!r}: this version runs {known}")
+        raise UnsupportedError(
+            f"{directory}: backend {backend!r}: this version runs {', '.join(EXECUTORS)}"
+        )
     chosen = fitting[0] if executor == "auto" else executor
     if chosen not in fitting:
         raise UnsupportedError(
@@ -69,3 +71,20 @@ def open_program(
     from eagle_aot.runtime_runner.program.executorch import ExecuTorchExecutor
 
     return ExecuTorchExecutor(directory, manifest, methods)
+
+
+def check_memory(weights: int, caches: int, sequences: int, device: torch.device) -> None:
+    """Raise UnsupportedError unless the device has enough free memory.
+
+    `weights` and `caches` are bytes; the caches hold `sequences` sequences together.
+    """
+    free = free_bytes(device)
+    if free is None or weights + caches <= free:
+        return
+    device_name = "the GPU" if device.type == "cuda" else "the host"
+    fitting = (free - weights) * sequences // caches if free > weights else 0
+    some = f" ({fitting} would fit)" if fitting else ""
+    raise UnsupportedError(
+        f"weights take {in_binary(weights)} and caches of {sequences} sequences "
+        f"{in_binary(caches)}{some}, and {in_binary(free)} are free on {device_name}: {LOWER}"
+    )

@@ -22,8 +22,7 @@ from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
 from eagle_aot.common.threads import torch_threads
-from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.program.memory_check import check_memory
+from eagle_aot.runtime_runner.program.executor import Call, check_memory
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """The runtime's names of the backends that artifacts use."""

@@ -1,8 +1,12 @@
-"""Reads a `.pte` file whose methods are lowered through ExecuTorch's CUDA backend.
+"""Reads a `.pte` file whose methods are lowered through ExecuTorch's CUDA backend, and its `.ptd`.
 
-Layout (exir/_serialize/_program.py): a flatbuffer of schema/program.fbs. When blobs follow it, a
-header is at byte 8: `eh00`, u32 header length, and as u64 the size of the program, the start
-of the blobs and their total size.
+Layout of a `.pte` (exir/_serialize/_program.py): a flatbuffer of schema/program.fbs. When blobs
+follow it, a header is at byte 8: `eh00`, u32 header length, and as u64 the size of the program, the
+start of the blobs and their total size.
+
+Layout of a `.ptd` (extension/flat_tensor/serialize): the flatbuffer's root offset and identifier,
+then at byte 8 a header: `FH01`, u32 header length, and as u64 the flatbuffer's offset and size, the
+start of the blobs and their total size. The flatbuffer's own offsets count from byte 0.
 """
 
 import struct
@@ -19,10 +23,9 @@ from eagle_aot.runtime_runner.program.flatbuffer import (
     part,
 )
 from eagle_aot.runtime_runner.program.plan import CudaMethod, Plan
-from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.weight_table import Weight, read_weight_table
 
-__all__ = ["CudaMethod", "Program", "Weight", "check_caches", "check_weights"]
+__all__ = ["CudaMethod", "Program", "TensorData", "Weight", "check_caches", "check_weights"]
 
 IDENTIFIER = b"ET12"
 HEADER = b"eh00"
@@ -30,6 +33,9 @@ HEADER = b"eh00"
 PLANS, SEGMENTS, NAMED_DATA = 1, 4, 7  # Program
 LOCATION, INDEX = 0, 1  # BackendDelegateDataReference
 SEGMENT = 1  # DataLocation
+DATA_IDENTIFIER = b"FT01"
+DATA_HEADER = b"FH01"
+DATA_SEGMENTS, DATA_NAMES = 1, 2  # FlatTensor in flat_tensor.fbs
 
 
 class Program:
@@ -76,6 +82,21 @@ class Program:
         library, weights = read_weight_table(payload)
         self.named_data(library)
         return CudaMethod(plan.name, library, weights, input_order, output_order)
+
+
+class TensorData(Segments):
+    """A `.ptd` file: the storages of a program's weights, by their keys."""
+
+    @classmethod
+    def open(cls, path: Path) -> "TensorData":
+        """Map a file. Raises ArtifactError when it is missing, damaged or of another version."""
+        with opened(path) as data:
+            magic, _, offset, size, base, area_size = struct.unpack_from("<4sI4Q", data, 8)
+            if magic != DATA_HEADER:
+                raise UnreadableError("not a weight file (its header is missing)")
+            root = Table.root(part(data, 0, offset + size), DATA_IDENTIFIER)
+            area = part(data, base, area_size)
+            return cls(path, area, root.tables(DATA_SEGMENTS), root.tables(DATA_NAMES))
 
 
 def check_weights(program: Program, data: TensorData) -> None:

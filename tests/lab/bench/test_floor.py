@@ -16,8 +16,7 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.plan import CudaMethod
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import Program
+from eagle_aot.runtime_runner.program.pte import Program, TensorData
 from eagle_aot.runtime_runner.program.weight_table import Weight
 from support.files.cuda import Files, Method, entry
 

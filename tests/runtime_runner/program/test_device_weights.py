@@ -11,8 +11,7 @@ from torch import Tensor
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import Program, Weight, check_weights
+from eagle_aot.runtime_runner.program.pte import Program, TensorData, Weight, check_weights
 from support.files.cuda import (
     CPU,
     Edit,

@@ -7,8 +7,8 @@ import torch
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner import load_artifact
-from eagle_aot.runtime_runner.program import memory_check
-from eagle_aot.runtime_runner.program.memory_check import check_memory
+from eagle_aot.runtime_runner.program import executor
+from eagle_aot.runtime_runner.program.executor import check_memory
 from support.files.artifact import write_artifact
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
@@ -30,13 +30,13 @@ def test_refusal_says_how_many_sequences_would_fit(monkeypatch: pytest.MonkeyPat
 def test_weights_that_do_not_fit_are_refused_without_a_number_of_sequences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory_check, "free_bytes", lambda device: GIB)
+    monkeypatch.setattr(executor, "free_bytes", lambda device: GIB)
     with pytest.raises(UnsupportedError, match=r"4 sequences 20\.0 GiB, and 1\.0 GiB are free on "):
         check_memory(16 * GIB, 20 * GIB, 4, HOST)
 
 
 def test_nothing_is_refused_where_free_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_check, "free_bytes", lambda device: None)
+    monkeypatch.setattr(executor, "free_bytes", lambda device: None)
     check_memory(2**60, 2**60, 4, HOST)
 
 

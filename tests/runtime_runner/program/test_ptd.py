@@ -10,7 +10,7 @@ from executorch.extension.flat_tensor.serialize import serialize
 from hypothesis import given, settings
 
 from eagle_aot.artifact import WEIGHTS
-from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import TensorData
 from support.files.cuda import (
     Edit,
     damaged,

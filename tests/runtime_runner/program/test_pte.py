@@ -14,8 +14,7 @@ from executorch.runtime import Runtime
 from hypothesis import given, settings
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import Program, check_caches, check_weights
+from eagle_aot.runtime_runner.program.pte import Program, TensorData, check_caches, check_weights
 from support.files.cuda import (
     Edit,
     Files,
