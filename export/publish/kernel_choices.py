@@ -1,7 +1,6 @@
-"""Which of our kernels a method runs, and how their work is dealt out.
+"""The project's kernels that a method runs, with sizes and tiles, read from its traced graph.
 
-Read from the traced graph: it is what is lowered. What the backend's compiler chooses for stock
-operators, and tunes on the device, it does not tell.
+It does not contain what the backend's compiler chooses for stock operators.
 """
 
 from collections import Counter
@@ -23,64 +22,68 @@ KernelChoice = tuple[tuple[str, Any], ...]
 
 
 def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
-    """Operator -> its different uses: sizes, tiles, and how many `calls` of them there are."""
+    """Return the different uses of each operator: sizes, tiles, and the number of `calls`."""
     uses: Counter[tuple[str, KernelChoice]] = Counter()
     for node in program.graph.nodes:
         operator = operator_name(node)
         if operator in DESCRIBED:
             uses[operator, tuple(DESCRIBED[operator](node).items())] += 1
-    found: dict[str, list[dict[str, Any]]] = {}
+    choices: dict[str, list[dict[str, Any]]] = {}
     for (operator, choice), calls in uses.items():
-        found.setdefault(operator, []).append(dict(choice) | {"calls": calls})
-    return found
+        choices.setdefault(operator, []).append(dict(choice) | {"calls": calls})
+    return choices
 
 
 def small_m(node: Node) -> dict[str, Any]:
-    """Sizes and tiles of an INT4 product of few rows."""
-    group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
-    kinds = SMALL_M_TILES[packing.blocks_per_step(group)]
-    tiles = {
+    """Return sizes and tiles of an INT4 product of few rows."""
+    kinds = SMALL_M_TILES[_blocks_per_step(node)]
+    return int4_sizes(node) | {
+        "splits": node.args[5],
         "tile_rows": tuple(tile.rows for tile in kinds),
         "tile_features": packing.TILE_N,
         "block_columns": packing.BLOCK_K,
         "warps": tuple(tile.warps for tile in kinds),
         "stages": tuple(tile.stages for tile in kinds),
     }
-    return int4_sizes(node) | {"splits": node.args[5]} | tiles
 
 
 def large_m(node: Node) -> dict[str, Any]:
-    """Sizes and tiles of an INT4 product of many rows."""
-    group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
-    tile = large_m_tile(packing.blocks_per_step(group))
-    tiles = {
+    """Return sizes and tiles of an INT4 product of many rows."""
+    tile = large_m_tile(_blocks_per_step(node))
+    return int4_sizes(node) | {
         "tile_rows": tile.rows,
         "tile_features": tile.tiles * packing.TILE_N,
         "block_columns": packing.BLOCK_K,
         "warps": tile.warps,
         "stages": tile.stages,
     }
-    return int4_sizes(node) | tiles
 
 
 def int4_sizes(node: Node) -> dict[str, Any]:
-    """What both INT4 operators multiply."""
+    """Return the sizes of an INT4 product."""
     return {"features": node.args[4], "columns": shape(node, 0)[-1]}
 
 
+def _blocks_per_step(node: Node) -> int:
+    group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
+    return packing.blocks_per_step(group)
+
+
 def dense_small_m(node: Node) -> dict[str, Any]:
-    """Sizes and tiles of a dense product of few rows."""
+    """Return sizes and tiles of a dense product of few rows."""
     features, columns = shape(node, 1)
-    tiles = {
+    return {
+        "features": features,
+        "columns": columns,
+        "splits": node.args[2],
         "tile_rows": tuple(tile.rows for tile in dense_tiling.DENSE_TILES),
         "tile_features": tuple(tile.features for tile in dense_tiling.DENSE_TILES),
         "stages": tuple(tile.stages for tile in dense_tiling.DENSE_TILES),
     }
-    return {"features": features, "columns": columns, "splits": node.args[2]} | tiles
 
 
 def sdpa(node: Node) -> dict[str, Any]:
-    """Heads and tiling of an attention."""
+    """Return heads and tiling of an attention of few rows."""
     heads, head_dim = shape(node, 0)[2:]
     kv_heads, window = shape(node, 1)[0], node.args[7]
     assert isinstance(window, int)
@@ -89,21 +92,21 @@ def sdpa(node: Node) -> dict[str, Any]:
 
 
 def sdpa_prompt(node: Node) -> dict[str, Any]:
-    """Heads and tiling of an attention of prompts."""
+    """Return heads and tiling of an attention of prompts."""
     heads, head_dim = shape(node, 0)[2:]
     layer = {"heads": heads, "kv_heads": shape(node, 1)[0], "head_dim": head_dim}
     return layer | {"window": node.args[6]} | asdict(prompt_tiling.choose_tiling(head_dim))
 
 
 def residual_norm(node: Node) -> dict[str, Any]:
-    """Width and warps of a residual sum with its norms."""
+    """Return width and warps of a residual sum with its norms."""
     from eagle_aot.triton_kernels.residual_norm import kernel
 
     return {"hidden_size": shape(node, 0)[-1], "warps": kernel.WARPS}
 
 
 def norm_rope_store(node: Node) -> dict[str, Any]:
-    """Heads and tiles of what lies between a layer's products and its attention."""
+    """Return heads and tiles of norm, rotation and storing before an attention."""
     from eagle_aot.triton_kernels.norm_rope_store import kernel
 
     kv_heads, _, head_dim = shape(node, 5)
@@ -112,7 +115,7 @@ def norm_rope_store(node: Node) -> dict[str, Any]:
 
 
 def copy_rows(node: Node) -> dict[str, Any]:
-    """Heads and tiles of rows that are copied."""
+    """Return heads and tiles of copied rows."""
     from eagle_aot.triton_kernels.copy_rows import kernel
 
     kv_heads, _, head_dim = shape(node, 0)
@@ -121,7 +124,7 @@ def copy_rows(node: Node) -> dict[str, Any]:
 
 
 def shape(node: Node, position: int) -> tuple[Any, ...]:
-    """Of a tensor among a node's arguments."""
+    """Return the shape of a tensor argument."""
     return tuple(argument_tensor(node.args[position]).shape)
 
 

@@ -202,7 +202,7 @@ def test_taps_beyond_the_target_and_other_modules_are_refused(
     draft = head(tmp_path, replace(SHAPE, own_embedding=True), None)
     with pytest.raises(PairingError, match="Linear is not a TapTarget module"):
         Pair(nn.Linear(1, 1), draft)  # type: ignore[arg-type]  # not a target
-    draft.config = replace(draft.config, tap_layers=(2, 3, 5))
+    draft.tap_layers = (2, 3, 5)
     with pytest.raises(ValueError, match=r"must lie in \[0, 4\]"):
         Pair(load_target(directories[0], 32), draft)
 

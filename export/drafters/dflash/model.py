@@ -126,6 +126,8 @@ class DFlashDraft(nn.Module):
     def __init__(self, config: DFlashConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__()
         self.config, self.dtype = config, dtype
+        self.tap_layers, self.hidden_size = config.tap_layers, config.hidden_size
+        self.default_chain_len = config.block_size - 1
         hidden, eps = config.hidden_size, config.layers.rms_norm_eps
         taps_width = len(config.tap_layers) * config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden, dtype=dtype, device="meta")
@@ -138,21 +140,6 @@ class DFlashDraft(nn.Module):
         self.lm_head = empty_linear(hidden, config.draft_vocab_size, dtype)
         self.rotary = config.layers.rope.embedding(config.layers.head_dim)
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size), persistent=False)
-
-    @property
-    def tap_layers(self) -> tuple[int, ...]:
-        """The boundaries that `fuse` reads, lowest first."""
-        return self.config.tap_layers
-
-    @property
-    def hidden_size(self) -> int:
-        """H."""
-        return self.config.hidden_size
-
-    @property
-    def default_chain_len(self) -> int | None:
-        """The number of masks in a block."""
-        return self.config.block_size - 1
 
     def check_target(self, target: TapTarget) -> None:
         """Raise PairingError unless the head was made for a target of this geometry."""

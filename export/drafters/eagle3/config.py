@@ -59,11 +59,6 @@ class DraftConfig:
             norm_output=self.norm_output, norm_before_residual=self.norm_before_residual
         )
 
-    @property
-    def rope_theta(self) -> float:
-        """The base of the rotary angles."""
-        return self.rope.theta
-
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise CheckpointError(

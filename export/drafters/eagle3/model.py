@@ -46,6 +46,8 @@ class Eagle3Draft(nn.Module):
     def __init__(self, config: DraftConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__()
         self.config, self.dtype = config, dtype
+        self.tap_layers, self.hidden_size = config.tap_layers, config.hidden_size
+        self.default_chain_len = config.default_chain_len
         self.has_embedding = True
         hidden, eps = config.hidden_size, config.rms_norm_eps
         taps_width = config.num_taps * config.target_hidden_size
@@ -63,21 +65,6 @@ class Eagle3Draft(nn.Module):
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size))
         self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
         self.positions = PositionGuard(caches.max_seq_len)
-
-    @property
-    def tap_layers(self) -> tuple[int, ...]:
-        """The boundaries that `fuse` reads, lowest first."""
-        return self.config.tap_layers
-
-    @property
-    def hidden_size(self) -> int:
-        """H."""
-        return self.config.hidden_size
-
-    @property
-    def default_chain_len(self) -> int | None:
-        """Drafts per round that the checkpoint proposes."""
-        return self.config.default_chain_len
 
     def check_target(self, target: TapTarget) -> None:
         """Raise PairingError unless the head is complete and made for this target's geometry."""

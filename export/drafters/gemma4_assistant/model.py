@@ -147,6 +147,9 @@ class Gemma4Assistant(nn.Module):
         """`target_layers` is the target's number of layers; `caches` are the target's."""
         super().__init__()
         self.config, self.target_layers = config, target_layers
+        self.tap_layers = (target_layers,)  # the boundary after the last layer
+        self.hidden_size = config.backbone_hidden_size
+        self.default_chain_len = config.default_chain_len
         text, width = config.text, config.backbone_hidden_size
         hidden, eps = text.hidden_size, text.rms_norm_eps
         self.pre_projection = empty_linear(2 * width, hidden, dtype)
@@ -164,21 +167,6 @@ class Gemma4Assistant(nn.Module):
         dims = {text.layer_types[i]: text.dims(i)[0] for i in range(text.num_hidden_layers)}
         self.rotary = nn.ModuleDict({kind: ropes[kind].embedding(dims[kind]) for kind in dims})
         self.register_buffer("target_ids", torch.arange(text.vocab_size), persistent=False)
-
-    @property
-    def tap_layers(self) -> tuple[int, ...]:
-        """The boundary after the target's last layer."""
-        return (self.target_layers,)
-
-    @property
-    def hidden_size(self) -> int:
-        """Ht: states have the target's width."""
-        return self.config.backbone_hidden_size
-
-    @property
-    def default_chain_len(self) -> int | None:
-        """Drafts per round that the checkpoint proposes."""
-        return self.config.default_chain_len
 
     def check_target(self, target: TapTarget) -> None:
         """Raise PairingError unless the assistant was made for this target's geometry."""

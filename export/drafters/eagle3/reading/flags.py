@@ -1,6 +1,7 @@
-"""The options of a head, each with its source: a tensor, a key, or their absence.
+"""Recognise the trainer of a head, and read its options with their sources.
 
-The presence of a tensor decides; a config.json that states the opposite is refused.
+The trainer decides what ambiguous keys mean. An option comes from a tensor, a key, or their
+absence: the presence of a tensor decides, and a config.json that states the opposite is refused.
 """
 
 from collections.abc import Collection
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.export.drafters.eagle3.reading.trainer import NEMO, SPECULATORS
+from eagle_aot.export.drafters.eagle3.reading.taps import ANGELSLIM_KEY
+from eagle_aot.export.drafters.files import architectures
 from eagle_aot.targets.config_section import ConfigSection
 
 T = TypeVar("T")
@@ -105,3 +107,41 @@ def _norm_output(options: ConfigSection, trainer: str, fc_norm: bool) -> Sourced
     if fc_norm:
         return Sourced(True, f"{stated.source}, with fc_norm: EAGLE-3.1")
     return Sourced(False, f"{stated.source}: in a flat file the norm before lm_head")
+
+
+SPECULATORS = "vLLM speculators"
+NEMO = "NeMo Automodel"
+ANGELSLIM = "AngelSlim"
+MODELOPT = "NVIDIA ModelOpt"
+SPECFORGE = "SpecForge / SGLang"
+SAFEAILAB = "SafeAILab"
+
+CLASSES = {
+    "LlamaEagle3DraftModel": NEMO,
+    "Eagle3LlamaForCausalLM": ANGELSLIM,
+    "LlamaForCausalLMEagle3Deep": MODELOPT,
+}
+MODELOPT_KEYS = ("use_last_layernorm", "parallel_draft_step", "next_layer_regular")
+
+
+def find_trainer(config: ConfigSection, stored_names: Collection[str]) -> tuple[str, str]:
+    """Return the trainer, and what it was recognised by."""
+    if config.has("speculators_model_type"):
+        return SPECULATORS, "speculators_model_type in config.json"
+    classes = architectures(config)
+    for name in classes:
+        if name in CLASSES:
+            return CLASSES[name], f"architectures {name}"
+    if config.has(ANGELSLIM_KEY):
+        return ANGELSLIM, f"{ANGELSLIM_KEY} in config.json"
+    nested = config.section("eagle_config")
+    for key in MODELOPT_KEYS:
+        if nested.has(key):
+            return MODELOPT, f"eagle_config.{key} in config.json"
+    if "layers.0.hidden_norm.weight" in stored_names and "t2d" not in stored_names:
+        return MODELOPT, "a flat config, tensors layers.0.* and no t2d"
+    if "LlamaForCausalLMEagle3" in classes:
+        return SPECFORGE, "architectures LlamaForCausalLMEagle3"
+    if nested.values:
+        return SPECFORGE, "eagle_config in config.json"
+    return SAFEAILAB, "a flat config without keys of its own"

@@ -3,10 +3,10 @@
 from eagle_aot.common.errors import CheckpointError, PairingError, UnsupportedError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.layer import ACTIVATIONS
+from eagle_aot.export.drafters.eagle3.reading.flags import SPECULATORS
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout
 from eagle_aot.export.drafters.eagle3.reading.names import OWN_IDS
 from eagle_aot.export.drafters.eagle3.reading.taps import WAY_OUT, TapChoice, default_tap_layers
-from eagle_aot.export.drafters.eagle3.reading.trainer import SPECULATORS
 from eagle_aot.export.drafters.head_rope import read_head_rope
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.tap_decoder import check_tap_layers

@@ -11,14 +11,18 @@ from pathlib import Path
 import torch
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.export.drafters.eagle3.reading.flags import Sourced, read_options
+from eagle_aot.export.drafters.eagle3.reading.flags import (
+    SPECULATORS,
+    Sourced,
+    find_trainer,
+    read_options,
+)
 from eagle_aot.export.drafters.eagle3.reading.names import canonical_names, count_layers
 from eagle_aot.export.drafters.eagle3.reading.refusals import (
     refuse_other_configs,
     refuse_other_tensors,
 )
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice, choose_tap_layers
-from eagle_aot.export.drafters.eagle3.reading.trainer import SPECULATORS, find_trainer
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 

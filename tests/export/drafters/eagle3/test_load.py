@@ -31,7 +31,7 @@ def test_absent_options_are_off(tmp_path: Path) -> None:
     assert config.default_chain_len is None
     flat = safeailab_config(SHAPE, rope_theta=None)
     directory = write_head(tmp_path / "flat", head_tensors(SHAPE), flat)
-    assert load_draft(directory).config.rope_theta == 10000.0
+    assert load_draft(directory).config.rope.theta == 10000.0
 
 
 @pytest.mark.parametrize("norm_output", [True, False])
@@ -51,7 +51,7 @@ def test_a_flat_files_norm_output_is_another_flag(tmp_path: Path, norm_output: b
 )
 def test_the_rotary_base_is_found_where_it_is_written(tmp_path: Path, rope: dict[str, Any]) -> None:
     directory = write_head(tmp_path, head_tensors(SHAPE), safeailab_config(SHAPE, **rope))
-    assert load_draft(directory).config.rope_theta == 123.0
+    assert load_draft(directory).config.rope.theta == 123.0
 
 
 def test_a_full_vocabulary_needs_no_map(tmp_path: Path) -> None:

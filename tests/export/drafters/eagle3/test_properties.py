@@ -78,7 +78,7 @@ def test_any_head_is_read_as_it_was_written(shape: HeadShape) -> None:
     assert (config.num_heads, config.num_kv_heads) == (shape.heads, shape.kv_heads)
     assert (config.head_dim, config.draft_vocab_size) == (shape.head_dim, shape.draft_vocab)
     assert (config.vocab_size, config.intermediate_size) == (shape.vocab, shape.inner)
-    assert (config.rope_theta, config.hidden_act) == (shape.rope_theta, "silu")
+    assert (config.rope.theta, config.hidden_act) == (shape.rope_theta, "silu")
     assert config.tap_layers == tuple(range(shape.num_taps)) and config.default_chain_len == 5
     for flag in FLAGS:
         assert getattr(config, flag) is getattr(shape, flag)
