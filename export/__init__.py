@@ -16,18 +16,9 @@ if TYPE_CHECKING:
     from eagle_aot.export.spec import ExportSpec
 
 __all__ = [
-    "ExportSpec",
-    "LoadedPair",
-    "Pair",
-    "export_pair",
-    "load_draft",
-    "load_pair",
-    "resolve",
-    "resolve_checkpoints",
-    "run_check",
-    "run_export",
-    "run_self_test",
-]
+    "ExportSpec", "LoadedPair", "Pair", "export_pair", "load_draft", "load_pair", "resolve",
+    "resolve_checkpoints", "run_check", "run_export", "run_self_test",
+]  # fmt: skip
 
 _HOME = {
     "ExportSpec": "spec",

@@ -70,25 +70,21 @@ def report_drafter(spec: ExportSpec, resolved: "ResolvedExport") -> None:
 
 
 def report_artifact(resolved: "ResolvedExport", manifest: Manifest) -> None:
-    """Print an artifact's directory and size, and what a sequence takes."""
+    """Print an artifact's directory and size, the bytes of a sequence, and how many sequences fit
+    into this machine's memory."""
+    import torch
+
+    from eagle_aot.common.memory import free_bytes
+
     size = sum(path.stat().st_size for path in resolved.output_dir.iterdir()) / 1e6
     click.echo(
         f"{resolved.output_dir}{os.sep}: {size:.1f} MB, backend {resolved.backend}, "
         f"drafter {manifest.drafter}, load format {resolved.spec.load_format}"
     )
-    report_caches(manifest)
-
-
-def report_caches(manifest: Manifest) -> None:
-    """Print the bytes of a sequence, and how many sequences fit into this machine's memory."""
-    import torch
-
-    from eagle_aot.common.memory import free_bytes
-
     caches = CacheBytes.of(manifest)
     assert caches is not None, "an export records them"
     if on_gpu := manifest.backend == "cuda":
-        torch.cuda.empty_cache()  # which ends with this process
+        torch.cuda.empty_cache()  # nothing of this process is needed any more
     free = free_bytes(torch.device("cuda" if on_gpu else "cpu"))
     weights = sum(manifest.files[n].bytes for n in (PROGRAM, WEIGHTS) if n in manifest.files)
     fitting = "" if free is None else f", {caches.fitting(free - weights):,} would fit here"

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import msgspec
@@ -16,9 +16,6 @@ from eagle_aot.common.errors import PairingError
 from eagle_aot.common.process import ended_by_sigterm
 from eagle_aot.common.spec import Option, check_fields, spec_command
 from eagle_aot.export.spec import AUTO, Backend, ExportSpec
-
-if TYPE_CHECKING:
-    from eagle_aot.export.self_test.verdict import Verdict
 
 PATH = click.Path(path_type=Path)
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -150,19 +147,14 @@ def rank_readings(spec: DraftSpec) -> None:
             self_test_prompts=spec.self_test_prompts,
         )
     )
-    show_verdict(verdict, spec.as_json)
+    console = Console(stderr=True)
+    if spec.as_json:
+        click.echo(json.dumps(verdict.to_json(), allow_nan=False))
+    else:
+        verdict.show(console)
     if verdict.is_warning:
         raise PairingError(f"self-test: {verdict.message}")
-
-
-def show_verdict(verdict: "Verdict", as_json: bool) -> None:
-    """Print a verdict as JSON, or as a table on stderr."""
-    if as_json:
-        click.echo(json.dumps(verdict.to_json(), allow_nan=False))
-        return
-    console = Console(stderr=True)
-    verdict.show(console)
-    if not verdict.is_warning:
+    if not spec.as_json:
         verdict.announce(console)
 
 

@@ -11,14 +11,9 @@ from eagle_aot.export.drafters.peagle import kind as peagle
 from eagle_aot.export.drafters.protocol import DrafterKind, DraftModel, HeadKind
 
 __all__ = [
-    "HEADS",
-    "KINDS",
-    "OF_DUMMIES",
-    "kind_of",
-    "kind_of_checkpoint",
-    "load_draft",
+    "HEADS", "KINDS", "OF_DUMMIES", "kind_of", "kind_of_checkpoint", "load_draft",
     "name_of_kind",
-]
+]  # fmt: skip
 
 HEADS: dict[str, HeadKind] = {
     GEMMA4_ASSISTANT: gemma4_assistant,

@@ -166,6 +166,6 @@ def _layer_config(draft: Eagle3Draft, verifier: Verifier) -> dict[str, Any]:
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "max_position_embeddings": verifier.max_position_embeddings,
-        "rope.theta": config.rope_theta,
+        "rope_theta": config.rope.theta,
         "rope_scaling": None,
     }
