@@ -69,11 +69,11 @@ def target_tables(
                 f"{files.directory}: the head has no {name} and the target's is {list(size)}, "
                 f"not {list(shapes[name])}"
             )
-    return {name: _table(target, name).detach().to(dtype) for name in fitting}
-
-
-def _table(target: TapTarget, name: str) -> Tensor:
-    return target.embed_weight if name == EMBEDDING else target.lm_head_weight
+    tables = {
+        name: target.embed_weight if name == EMBEDDING else target.lm_head_weight
+        for name in fitting
+    }
+    return {name: table.detach().to(dtype) for name, table in tables.items()}
 
 
 def read_head_tensor(
@@ -123,8 +123,7 @@ def _ids(config: VocabularySizes, head: HeadFiles) -> Tensor:
 
 
 def _check_mask(ids: Tensor, config: VocabularySizes, head: HeadFiles) -> None:
-    """Check that `t2d` marks the target ids that have a draft id; it is bool, or int8 in older
-    files."""
+    """Check that `t2d`, bool or in older files bytes, marks the target ids that have a draft id."""
     mask = head.checkpoint.tensor(head.stored("t2d"))
     if mask.shape != (config.vocab_size,) or mask.is_floating_point():
         raise CheckpointError(

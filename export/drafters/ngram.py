@@ -19,7 +19,7 @@ class NgramDraft(nn.Module):
     target_ids: Tensor
     tap_layers: tuple[int, ...] = ()
     hidden_size = 0
-    default_chain_len = None
+    default_chain_len: int | None = None
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()

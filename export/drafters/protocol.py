@@ -30,15 +30,9 @@ class DraftModel(Protocol):
 
     kind: str
     target_ids: Tensor
-
-    @property
-    def tap_layers(self) -> tuple[int, ...]: ...
-
-    @property
-    def hidden_size(self) -> int: ...
-
-    @property
-    def default_chain_len(self) -> int | None: ...
+    tap_layers: tuple[int, ...]
+    hidden_size: int
+    default_chain_len: int | None
 
     def check_target(self, target: TapTarget) -> None:
         """Raise PairingError if the drafter was made for another target."""

@@ -1,4 +1,4 @@
-"""What a target's checkpoint holds: for `eagle-inspect target`, and in one line at an export."""
+"""Describe a target's checkpoint: for `eagle-inspect target`, and in one line at an export."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -41,9 +41,9 @@ Description = dict[str, Any]
 
 
 def describe_target(path: Path) -> Description:
-    """A checkpoint as one JSON object; of its weights only names, shapes and formats are read.
+    """Return a description as JSON; of weights only names, shapes and formats are read.
 
-    Sizes that its config leaves to a default are null. Raises CheckpointError and UnsupportedError.
+    Sizes that the config omits are null. Raises CheckpointError and UnsupportedError.
     """
     checkpoint = Checkpoint(path)
     family, config = model_type(checkpoint), checkpoint.config
@@ -63,7 +63,7 @@ def describe_target(path: Path) -> Description:
 
 
 def formats(matrices: list[StoredMatrix]) -> list[dict[str, Any]]:
-    """Matrices of one stored format that are held alike; sizes in bytes, of the files."""
+    """Return counts and bytes of the matrices by their formats in the file and in memory."""
     groups: defaultdict[tuple[str, str, str], list[StoredMatrix]] = defaultdict(list)
     for matrix in matrices:
         what = "linear" if matrix.is_linear else "table"
@@ -81,7 +81,6 @@ def formats(matrices: list[StoredMatrix]) -> list[dict[str, Any]]:
 
 
 def _tokenizer(path: Path) -> Description:
-    """Whether there is one, and what it makes of a prompt."""
     try:
         tokenizer = convert_tokenizer(tokenizer_directory(path))
         return {
@@ -93,26 +92,28 @@ def _tokenizer(path: Path) -> Description:
         return {"tokenizer": str(error), "chat_template": False, "adds_bos": False}
 
 
-def report(found: Description) -> list[str]:
-    """The same as lines for a reader."""
-    sizes = {name: "unsaid" if size is None else size for name, size in found["sizes"].items()}
-    linears = ", ".join(f"{count} {SPELT[name]}" for name, count in found["linears"].items())
+def report(description: Description) -> list[str]:
+    """Return a description as lines of text."""
+    sizes = {
+        name: "unsaid" if size is None else size for name, size in description["sizes"].items()
+    }
+    linears = ", ".join(f"{count} {SPELT[name]}" for name, count in description["linears"].items())
     lines = {
-        "model_type": found["model_type"],
-        "files": ", ".join(found["files"]),
+        "model_type": description["model_type"],
+        "files": ", ".join(description["files"]),
         "sizes": ", ".join(f"{name} {size}" for name, size in sizes.items()),
-        "context": found["context"] or "unsaid",
+        "context": description["context"] or "unsaid",
         "linears": linears,
-        "formats": "; ".join(map(_format, found["formats"])),
-        "stop ids": ", ".join(map(str, found["stop_ids"])) or "none",
-        "tokenizer": found["tokenizer"] + (", adds a BOS" if found["adds_bos"] else ""),
-        "chat template": "yes" if found["chat_template"] else "none",
+        "formats": "; ".join(map(_format, description["formats"])),
+        "stop ids": ", ".join(map(str, description["stop_ids"])) or "none",
+        "tokenizer": description["tokenizer"] + (", adds a BOS" if description["adds_bos"] else ""),
+        "chat template": "yes" if description["chat_template"] else "none",
     }
     return [printable(f"{topic:<22}{fact}") for topic, fact in lines.items()]
 
 
 def report_dense(spec: ExportSpec, dtype: torch.dtype) -> None:
-    """Print on stderr which quantised matrices of a target's files the export holds dense."""
+    """Print on stderr which quantised matrices of a target the export makes dense."""
     if spec.is_dummy or spec.target_dir is None:
         return
     if line := dense_line(spec, spec.target_dir, dtype):
@@ -120,10 +121,8 @@ def report_dense(spec: ExportSpec, dtype: torch.dtype) -> None:
 
 
 def dense_line(spec: ExportSpec, path: Path, dtype: torch.dtype) -> str:
-    """What of a checkpoint has fewer bits in its file than it is held in, and what that costs.
-
-    Empty where there is nothing of the kind, or `spec` quantises it.
-    """
+    """Return which matrices are quantised in the file but not in the export, with both sizes; empty
+    if there are none."""
     dense = [
         matrix
         for matrix in stored_matrices(Checkpoint(path))
@@ -139,7 +138,6 @@ def dense_line(spec: ExportSpec, path: Path, dtype: torch.dtype) -> str:
 
 
 def _is_quantised(matrix: StoredMatrix, spec: ExportSpec) -> bool:
-    """Whether a matrix that is stored dense, or is made so, is not held so."""
     if matrix.is_linear:
         return spec.quantize is not None
     return matrix.name == LM_HEAD and spec.table_quant != NONE

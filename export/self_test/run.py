@@ -63,7 +63,7 @@ def self_test(loaded: LoadedPair, spec: ExportSpec, progress: Progress) -> Verdi
 def rank_readings(
     loaded: LoadedPair, prompts: Sequence[Sequence[int]], backend: str, progress: Progress
 ) -> Verdict:
-    """Let the target answer prompts of token ids, and rank the drafter's readings on its texts."""
+    """Let the target answer prompts of token ids, and rank the drafter's readings by its texts."""
     device = torch.device("cuda" if backend == CUDA else "cpu")
     # A host computes faster with dense weights.
     pair = dequantize_for_eager(dequantize_int4(loaded.pair)) if backend != CUDA else loaded.pair
@@ -132,9 +132,9 @@ def threads_for(target: TapTarget) -> int:
 
 @contextmanager
 def moved(pair: nn.Module, device: torch.device) -> Iterator[None]:
-    """Run a pair that is on the host on `device`; afterwards it has the very tensors it had.
+    """Run a pair that is on the host on `device`, and restore its original tensors afterwards.
 
-    Moving it there and back would part tensors that share memory, and exports store those once.
+    Moving it back and forth would separate tensors that share memory, which exports store once.
     """
     if device.type == "cpu":
         yield
@@ -160,7 +160,7 @@ def _copy(
     device: torch.device,
     copies: dict[tuple[int, torch.Size, tuple[int, ...]], Tensor],
 ) -> Tensor:
-    """Return one copy for all tensors that view the same memory alike; a parameter of one."""
+    """Return one copy of all tensors that view the same memory in the same way."""
     key = tensor.data_ptr(), tensor.shape, tensor.stride()
     if key not in copies or not tensor.numel():
         copies[key] = tensor.detach().to(device)

@@ -1,4 +1,4 @@
-"""How well a reading drafts a text, and whether it drafts clearly better than another.
+"""Score how well a reading drafts a text, and whether it drafts clearly better than another.
 
 Nats of hard tokens would drown those of easy ones, so two readings are compared by ratio, anchor by
 anchor: the logarithm of the nats of one over those of the other, averaged over a chain's steps.
@@ -14,18 +14,18 @@ from eagle_aot.common.self_test import CHAIN_LEN
 from eagle_aot.export.self_test.text import Reading, TargetText
 
 UNIFORM = 0.001
-"""Share of the uniform distribution that is mixed into a head's: nats stay finite for a token that
-it cannot draft, and one sure mistake does not outweigh everything else."""
+"""Share of the uniform distribution that is mixed into a head's, so that nats stay finite for a
+token that it cannot draft, and one confident mistake does not dominate the mean."""
 STANDARD_ERRORS = 3.0
 """What a mean must exceed to count. At FEWEST_BLOCKS chance gives that once in 310 for two equal
 readings (Student's t, one-sided), and at most once in 28 for one of eleven."""
 FLOOR = 0.05
-"""A gain below 5 % is not worth a flag, however sure."""
+"""A gain below 5 % is not reported, however certain."""
 BLOCK = 8
 """Neighbouring anchors share drafts and topic: they are averaged before errors are estimated."""
 FEWEST_BLOCKS = 24
 SOFTENING = 0.001
-"""Nats below this are all good."""
+"""Nats that are added, because differences below this do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def score_text(reading: Reading, text: TargetText, vocab_size: int) -> Score:
         predicted = torch.arange(text.slots - text.first_anchor, device=tokens.device)
         predicted = predicted + text.first_anchor + step + 2
         labels = tokens[predicted.clamp(max=len(tokens) - 1)]
-        shares = logits.softmax(-1).nan_to_num()  # what overflows is worth nothing
+        shares = logits.softmax(-1).nan_to_num()  # logits that overflow
         drafted = shares.masked_fill(target_ids != labels[:, None], 0.0).sum(-1)
         nats = -((1 - UNIFORM) * drafted + UNIFORM / vocab_size).log()
         hits = target_ids[logits.argmax(-1)] == labels

@@ -1,4 +1,4 @@
-"""The texts that a self-test drafts, and the ways in which a drafter can draft them."""
+"""The target's texts for a self-test, and the readings of a drafter that draft them."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,11 +43,11 @@ class TargetText:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reading:
-    """Base: one way in which a drafter's files can be read.
+    """Base of all readings: one way in which a drafter's files can be read.
 
     `remedy` says how to select it. `target_ids` int64 [Vd] are the drafter's ids in the target's
-    vocabulary; ids outside of it are never right. A `misaligned` reading is a control: it is given
-    the features of other positions, which tell a drafter nothing.
+    vocabulary; ids outside of it are never right. A `misaligned` reading is a control, which gets
+    the features of unrelated positions.
     """
 
     name: str = "as resolved"
@@ -58,9 +58,9 @@ class Reading:
     def chain_logits(self, text: TargetText, steps: int) -> Iterator[Tensor]:
         """Yield the logits of each step of the chains from all anchors, float32 [A, Vd].
 
-        Every step is given the token that the target chose, so a chain is what drafting would give
-        up to its first wrong draft. Row a of step s predicts token `text.first_anchor` + a + s + 2;
-        rows with no such token hold no meaning.
+        Every step gets the token that the target chose, so a chain equals real drafting up to its
+        first wrong draft. Row a of step s predicts token `text.first_anchor` + a + s + 2; rows
+        without such a token have no meaning.
         """
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class Reading:
         return replace(self, misaligned=True)
 
     def aligned(self, features: Tensor) -> Tensor:
-        """Return features [1, S, H] of all slots as this reading is given them."""
+        """Return the features [1, S, H] of all slots that this reading gets."""
         return features.roll(features.shape[1] // 2, dims=1) if self.misaligned else features
 
 

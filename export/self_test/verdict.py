@@ -1,4 +1,4 @@
-"""What a self-test says about a drafter, in words, as a table, and as the manifest records it."""
+"""The verdict of a self-test: as a message, as a table, and as a manifest records it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ NO_MATCH = "head and target do not belong together"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A reading and how it drafted; `control` is how it drafted from the features of other
-    positions, where that was measured."""
+    """A reading and its score; `control` is its score with the features of other positions, if that
+    was measured."""
 
     reading: Reading
     score: Score
@@ -29,10 +29,12 @@ class Entry:
 
     @property
     def why_chance(self) -> str | None:
-        """Why its drafts are worth nothing; None where they are worth something."""
+        """Why its drafts are no better than chance; None if they are."""
         if not self.score.beats_commonest:
             share = self.score.commonest[1]
-            return f"the commonest token alone is right {share:.0%} of the time, drafts no oftener"
+            return (
+                f"the commonest token alone is right {share:.0%} of the time, drafts no more often"
+            )
         if self.control is not None and not log_gain(self.control, self.score).is_clear:
             return "hidden states of other positions draft as well as the right ones"
         return None
@@ -56,8 +58,8 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """`message` is one line, and `details` say what was measured. `entries` are all readings, best
-    first, and `chosen` is the one that the export takes; none and None if nothing was measured."""
+    """The result of a self-test. `details` say what was measured. `entries` are all readings, best
+    first, and `chosen` is the export's; none and None if nothing was measured."""
 
     kind: Finding
     message: str
@@ -67,7 +69,7 @@ class Verdict:
 
     @property
     def is_warning(self) -> bool:
-        """Whether something should be done about the pair."""
+        """Whether the user should change something."""
         return self.kind in ("other reading", "chance")
 
     def to_json(self) -> dict[str, Any]:
@@ -103,14 +105,14 @@ class Verdict:
         return table
 
     def announce(self, console: Console) -> None:
-        """Print the message in one line, which is loud where something should be done."""
+        """Print the message in one line, highlighted if it is a warning."""
         style, word = ("bold red", "WARNING: ") if self.is_warning else (None, "")
         line = one_line(f"{word}self-test: {self.message}")
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def unknown(reason: str) -> Verdict:
-    """Return the verdict where nothing could be measured."""
+    """Return the verdict if nothing could be measured."""
     return Verdict(kind="unknown", message=f"not known whether the head reads the target: {reason}")
 
 

@@ -216,7 +216,10 @@ def read_layers(layer: ConfigSection) -> PreNormConfig:
     if (activation := layer.text("hidden_act", "silu")) != "silu":
         raise UnsupportedError(f"{layer.where}: activation {activation!r} in a DFlash head")
     hidden, heads = layer.count("hidden_size"), layer.count("num_attention_heads")
-    kinds = layer_types(layer)
+    kinds, window, nested = layer_types(layer), 0, layer.section("dflash_config")
+    if SLIDING in kinds:
+        overridden = nested.has("swa_window_size")
+        window = nested.count("swa_window_size") if overridden else layer.count("sliding_window")
     kv_heads = layer.count("num_key_value_heads", heads)
     head_dim = layer.count("head_dim", hidden // heads)
     if heads % kv_heads or head_dim % 2:
@@ -235,7 +238,7 @@ def read_layers(layer: ConfigSection) -> PreNormConfig:
         rope=read_head_rope(layer),
         tie_word_embeddings=False,
         qk_norm=True,
-        sliding_window=window(layer) if SLIDING in kinds else 0,
+        sliding_window=window,
     )
 
 
@@ -250,14 +253,6 @@ def layer_types(layer: ConfigSection) -> tuple[str, ...]:
     if len(kinds) != count or set(kinds) - {FULL, SLIDING}:
         raise CheckpointError(f"{layer.where}: layer_types {list(kinds)} for {count} layers")
     return kinds
-
-
-def window(layer: ConfigSection) -> int:
-    """Return the window of sliding layers, which `dflash_config` may override."""
-    nested = layer.section("dflash_config")
-    if nested.has("swa_window_size"):
-        return nested.count("swa_window_size")
-    return layer.count("sliding_window")
 
 
 def causal_windows(config: ConfigSection, options: ConfigSection, *, speculators: bool) -> bool:

@@ -127,7 +127,7 @@ class DFlashDraft(nn.Module):
         super().__init__()
         self.config, self.dtype = config, dtype
         self.tap_layers, self.hidden_size = config.tap_layers, config.hidden_size
-        self.default_chain_len = config.block_size - 1
+        self.default_chain_len: int | None = config.block_size - 1
         hidden, eps = config.hidden_size, config.layers.rms_norm_eps
         taps_width = len(config.tap_layers) * config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden, dtype=dtype, device="meta")

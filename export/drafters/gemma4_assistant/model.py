@@ -147,7 +147,7 @@ class Gemma4Assistant(nn.Module):
         """`target_layers` is the target's number of layers; `caches` are the target's."""
         super().__init__()
         self.config, self.target_layers = config, target_layers
-        self.tap_layers = (target_layers,)  # the boundary after the last layer
+        self.tap_layers: tuple[int, ...] = (target_layers,)  # the boundary after the last layer
         self.hidden_size = config.backbone_hidden_size
         self.default_chain_len = config.default_chain_len
         text, width = config.text, config.backbone_hidden_size

@@ -40,7 +40,7 @@ def read_geometry(head: HeadLayout, num_layers: int | None) -> DraftConfig:
         num_layers=head.num_layers,
         rms_norm_eps=head.layer.number("rms_norm_eps"),
         rope=read_head_rope(head.layer),
-        hidden_act=activation(head),
+        hidden_act=head.layer.text("hidden_act", "silu"),
         tap_layers=resolve_tap_layers(head, num_taps, num_layers).boundaries,
         default_chain_len=chain_len(head),
         mask_token_id=read_mask_token(head.options, vocab_size) if head.parallel else None,
@@ -115,14 +115,6 @@ def resolve_tap_layers(head: HeadLayout, num_taps: int, num_layers: int | None) 
     return taps
 
 
-def activation(head: HeadLayout) -> str:
-    """Return the MLP's activation. Raises UnsupportedError for an unknown one."""
-    name = head.layer.text("hidden_act", "silu")
-    if name not in ACTIVATIONS:
-        raise UnsupportedError(f"{head.directory}: activation {name!r} in a draft head")
-    return name
-
-
 def chain_len(head: HeadLayout) -> int | None:
     """Return the drafts per round that a speculators file proposes; None if there are too many."""
     methods = head.options.section("speculators_config").values.get("proposal_methods")
@@ -134,7 +126,11 @@ def chain_len(head: HeadLayout) -> int | None:
 
 def check_agreement(config: DraftConfig, head: HeadLayout) -> None:
     """Raise CheckpointError if config.json states another size than the tensors have,
-    UnsupportedError for a sliding layer."""
+    UnsupportedError for a sliding layer or an unknown activation."""
+    if config.hidden_act not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"{head.directory}: activation {config.hidden_act!r} in a draft head"
+        )
     stated = {
         "hidden_size": head.layer.values.get("hidden_size"),
         "intermediate_size": head.layer.values.get("intermediate_size"),
