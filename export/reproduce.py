@@ -10,13 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from eagle_aot import __version__
-from eagle_aot.artifact import (
-    PROCESSOR_FILES,
-    TOKENIZER_FILES,
-    FileRecord,
-    Manifest,
-    file_records,
-)
+from eagle_aot.artifact import PROCESSOR_FILES, TOKENIZER_FILES, FileRecord, Manifest, file_records
 from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
 from eagle_aot.common.spec import spec_fields
