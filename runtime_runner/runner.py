@@ -5,8 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from eagle_aot.artifact import Constants, ImageInputs, tokenizer_files
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
@@ -15,9 +13,7 @@ from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape, Tree
-from eagle_aot.runtime_runner.decode.step import StepRows
-from eagle_aot.runtime_runner.decode.step_check import check_shape, check_step
-from eagle_aot.runtime_runner.decode.target import Forward, TargetMethods, no_moves
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.drafter_session import DrafterSession
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
@@ -278,19 +274,6 @@ class Runner:
                 f"{'sequence' if most == 1 else 'sequences'}: export with a larger --max-batch-size"
             )
         return batch_size or most
-
-    def verify(self, step: StepRows, moves: Tensor | None = None) -> Forward:
-        """Run rows through the target as `target_verify` takes them; `moves` int64 [B, D] or None.
-
-        Raises SettingError as `check_step` does, before anything is stored.
-        """
-        check_step(step, self.constants)
-        batch, tail = len(step.sequences), self.constants.tail
-        if moves is None:
-            moves = no_moves(batch, tail, self.executor.device)
-        check_shape("moves", moves, (batch, tail))
-        self.engine.cache_slots.forget()
-        return self.target.verify(step, moves)
 
     def round(self, shape: Shape | int, texts: int = 1) -> Round:
         """Return the round of `texts` sequences with drafts of that shape, or of as many as there

@@ -15,6 +15,7 @@ from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.frontend.conversation import Conversation
 
 SYSTEM = "You count things."
@@ -73,7 +74,9 @@ def probe(runner: Runner, prompt: list[int], reuse: bool) -> tuple[int, int, Ten
     result = runner.generate(prompt, 1, reuse=reuse)
     rows = torch.tensor([[7, 8, 9]])
     step = chain_rows(rows, torch.tensor([len(prompt)]), torch.tensor([0]), runner.constants.tail)
-    return result.cached_tokens, result.token_ids[0], runner.verify(step).logits.clone()
+    runner.engine.cache_slots.forget()  # the rows are stored after the prompt
+    logits = runner.target.verify(step, no_moves(1, runner.constants.tail, rows.device)).logits
+    return result.cached_tokens, result.token_ids[0], logits.clone()
 
 
 def test_reused_rows_have_the_bits_of_a_fresh_run(random_runner: Runner) -> None:

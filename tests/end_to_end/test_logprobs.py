@@ -14,6 +14,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.targets import load_target
@@ -54,8 +55,9 @@ def eager_logits(text: list[int]) -> Tensor:
 def program_logits(runner: Runner, text: list[int]) -> Tensor:
     """Return the program's logits after each token of a text in one step, [tokens, V]."""
     first, sequence = torch.tensor([0]), torch.tensor([0])
-    step = chain_rows(torch.tensor([text]), first, sequence, runner.constants.tail)
-    return runner.verify(step).logits[0]
+    tail = runner.constants.tail
+    step = chain_rows(torch.tensor([text]), first, sequence, tail)
+    return runner.target.verify(step, no_moves(1, tail, first.device)).logits[0]
 
 
 def check_tokens(tokens: list[TokenLogprobs], logits: Tensor, near: float) -> None:

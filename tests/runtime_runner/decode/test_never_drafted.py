@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows
-from eagle_aot.runtime_runner.decode.target import Forward
+from eagle_aot.runtime_runner.decode.target import Forward, no_moves
 from support.picture_pair import NEVER, PLACEHOLDER
 from support.pictures import drawn
 
@@ -44,7 +44,8 @@ def test_round_verifies_no_image_placeholder(
 
 def test_program_never_chooses_an_image_placeholder(picture_runner: Runner) -> None:
     where = torch.tensor([[9]]), torch.zeros(1).long(), torch.zeros(1).long()
-    logits, _ = picture_runner.verify(chain_rows(*where, 16))
+    step = chain_rows(*where, 16)
+    logits, _ = picture_runner.target.verify(step, no_moves(1, 16, step.tokens.device))
     (impossible,) = logits[0, 0].isneginf().nonzero(as_tuple=True)
     assert impossible.tolist() == NEVER
 
