@@ -117,14 +117,14 @@ def with_shipped_head(spec: DraftSpec) -> DraftSpec:
 def describe_draft(spec: DraftSpec) -> None:
     """Print how a head's files are read; nothing is loaded."""
     from eagle_aot.export.drafters.description import line, report
-    from eagle_aot.export.drafters.files import HeadCheckpoint
     from eagle_aot.export.drafters.registry import HEADS, name_of_kind
     from eagle_aot.export.drafters.target_facts import TargetFacts
     from eagle_aot.export.spec import checked_tap_layers
+    from eagle_aot.targets.checkpoint import Checkpoint
 
     taps = None if spec.tap_layers is None else checked_tap_layers(spec.tap_layers)
     facts = TargetFacts.find(spec.target_dir, spec.target_model)
-    checkpoint = HeadCheckpoint(spec.directory)
+    checkpoint = Checkpoint(spec.directory)
     name = name_of_kind(checkpoint)
     description = HEADS[name].describe(checkpoint, facts, taps)
     if spec.as_json:

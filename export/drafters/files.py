@@ -1,12 +1,7 @@
-"""A head's checkpoint."""
+"""What the config.json of every kind of head may say."""
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-
-
-class HeadCheckpoint(Checkpoint):
-    """A head's config.json and tensors."""
 
 
 def architectures(config: ConfigSection) -> tuple[str, ...]:

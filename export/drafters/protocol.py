@@ -11,12 +11,12 @@ from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 if TYPE_CHECKING:
-    from eagle_aot.export.drafters.files import HeadCheckpoint
     from eagle_aot.export.drafters.target_facts import TargetFacts
     from eagle_aot.export.lengths import MethodLengths
     from eagle_aot.export.method_spec import MethodSpec
     from eagle_aot.export.pair import Pair
     from eagle_aot.export.self_test.text import Reading
+    from eagle_aot.targets.checkpoint import Checkpoint
 
 
 class DraftModel(Protocol):
@@ -68,12 +68,12 @@ class DrafterKind(Protocol):
 class HeadKind(DrafterKind, Protocol):
     """A kind whose drafters are models with checkpoints."""
 
-    def claims(self, checkpoint: "HeadCheckpoint") -> bool:
+    def claims(self, checkpoint: "Checkpoint") -> bool:
         """Return whether a checkpoint is of this kind; `load` may still refuse it."""
 
     def load(
         self,
-        checkpoint: "HeadCheckpoint",
+        checkpoint: "Checkpoint",
         target: TapTarget,
         dtype: torch.dtype,
         caches: CacheSpec,
@@ -87,7 +87,7 @@ class HeadKind(DrafterKind, Protocol):
 
     def describe(
         self,
-        checkpoint: "HeadCheckpoint",
+        checkpoint: "Checkpoint",
         target: "TargetFacts | None",
         tap_layers: Sequence[int] | None,
     ) -> Facts:

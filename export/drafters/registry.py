@@ -5,10 +5,10 @@ from eagle_aot.export.drafters import ngram
 from eagle_aot.export.drafters.dflash import kind as dflash
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.load import load_draft
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind as gemma4_assistant
 from eagle_aot.export.drafters.peagle import kind as peagle
 from eagle_aot.export.drafters.protocol import DrafterKind, DraftModel, HeadKind
+from eagle_aot.targets.checkpoint import Checkpoint
 
 __all__ = [
     "HEADS", "KINDS", "OF_DUMMIES", "kind_of", "kind_of_checkpoint", "load_draft",
@@ -30,12 +30,12 @@ OF_DUMMIES = EAGLE3
 """The default drafter of a target with random weights."""
 
 
-def kind_of_checkpoint(checkpoint: HeadCheckpoint) -> HeadKind:
+def kind_of_checkpoint(checkpoint: Checkpoint) -> HeadKind:
     """Return the kind of a checkpoint."""
     return HEADS[name_of_kind(checkpoint)]
 
 
-def name_of_kind(checkpoint: HeadCheckpoint) -> str:
+def name_of_kind(checkpoint: Checkpoint) -> str:
     """Return the name of a checkpoint's kind."""
     return next(name for name, kind in HEADS.items() if kind.claims(checkpoint))
 

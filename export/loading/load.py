@@ -11,7 +11,6 @@ from torch import nn
 from eagle_aot.common.errors import ExportError
 from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.description import Facts
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import DraftModel
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
@@ -131,7 +130,7 @@ def _load_draft(
     if spec.draft_dir is None:
         line = get_target(target_name(spec))
         return KINDS[spec.drafter].without_checkpoint(line, target, dtype, caches)
-    files = HeadCheckpoint(spec.draft_dir)
+    files = Checkpoint(spec.draft_dir)
     kind = kind_of_checkpoint(files) if spec.drafter == AUTO else HEADS[spec.drafter]
     return kind.load(files, target, dtype, caches, spec.tap_layers)
 

@@ -14,7 +14,6 @@ import torch
 from eagle_aot.artifact import PROGRAM, TARGET_VERIFY
 from eagle_aot.artifact.manifest import Manifest
 from eagle_aot.export import Pair
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import kind_of_checkpoint
 from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager, quantize_for_cpu
 from eagle_aot.lab.checks.integrity import check_integrity, report
@@ -22,6 +21,7 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.runner.eager_executor import EagerExecutor
 
@@ -41,7 +41,7 @@ def test_the_program_computes_what_eager_code_computes(
     runner: Runner = request.getfixturevalue(fixture)
     target_dir, head_dir = request.getfixturevalue(PAIRS[fixture])
     target = load_target(target_dir, runner.constants.max_seq_len)
-    files, caches = HeadCheckpoint(head_dir), CacheSpec(192, torch.float32)
+    files, caches = Checkpoint(head_dir), CacheSpec(192, torch.float32)
     draft, _ = kind_of_checkpoint(files).load(files, target, torch.float32, caches, None)
     light = quantize_for_cpu(Pair(target, draft), KINDS[fixture])
     tokens = torch.arange(40, 80).unsqueeze(0)

@@ -12,7 +12,6 @@ import torch
 from eagle_aot.common.tokenizer import read_tokenizer as read_artifact_tokenizer
 from eagle_aot.export.drafters.eagle3.kind import describe
 from eagle_aot.export.drafters.eagle3.load import load_draft
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.reproduce import recorded_spec
 from eagle_aot.lab.checks.integrity import check_integrity, report
@@ -35,7 +34,7 @@ def read_target(directory: Path) -> None:
 
 def read_head(directory: Path) -> None:
     """Describe a draft head, load it and run it."""
-    describe(HeadCheckpoint(directory), None, None)
+    describe(Checkpoint(directory), None, None)
     draft = load_draft(directory, None, CONTEXT)
     width = draft.config.num_taps * draft.config.target_hidden_size
     feature = draft.fuse(torch.ones(1, TOKENS.shape[1], width))

@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.self_test import readings_of
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.export.self_test.text import continue_greedily
 from eagle_aot.export.self_test.verdict import rank
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.family import TINY_DIR
 
 TARGET = ["--target-model", "gemma4-tiny", "--device", "cpu"]
@@ -119,7 +119,7 @@ def test_a_p_eagle_head_is_trained_on_the_same_answers(trained: Path, tmp_path: 
     parallel = ["--drafter", "p-eagle", "--layers", "2", "--steps", "2", "--output-dir", tmp_path]
     done = run("--smoke", *TARGET, *ANSWERS, *HEAD, *others, *parallel)
     assert done.exit_code == 0, done.output
-    assert name_of_kind(HeadCheckpoint(tmp_path / "head")) == "p-eagle"
+    assert name_of_kind(Checkpoint(tmp_path / "head")) == "p-eagle"
     head = read(tmp_path, "training.json")["head"]
     assert (head["drafter"], head["num_layers"]) == ("p-eagle", 2)
     shards = [load_file(path) for path in sorted((tmp_path / "answers").glob("*.safetensors"))]

@@ -13,7 +13,7 @@ import torch
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.export.drafters.dflash.model import DFlashConfig, DFlashDraft
-from eagle_aot.export.drafters.files import HeadCheckpoint, architectures, refuse_quantised
+from eagle_aot.export.drafters.files import architectures, refuse_quantised
 from eagle_aot.export.drafters.head_rope import read_head_rope
 from eagle_aot.export.drafters.head_tensors import (
     MAPS,
@@ -25,6 +25,7 @@ from eagle_aot.export.drafters.head_tensors import (
 )
 from eagle_aot.export.spec import checked_tap_layers
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign, check_shape
@@ -57,7 +58,7 @@ class DFlashFiles:
     """What a head's files say. `names` maps our tensor names to the checkpoint's; `tap_source`
     decided the taps."""
 
-    checkpoint: HeadCheckpoint
+    checkpoint: Checkpoint
     layout: str
     recognised_by: str
     config: DFlashConfig
@@ -107,7 +108,7 @@ def parameter_shapes(draft: DFlashDraft) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in draft.state_dict().items()}
 
 
-def recognise(checkpoint: HeadCheckpoint) -> str | None:
+def recognise(checkpoint: Checkpoint) -> str | None:
     """Return what shows that a checkpoint is a DFlash head of any form; None for other heads."""
     config = checkpoint.config
     if config.values.get("speculators_model_type") == SPECULATORS_TYPE:
@@ -122,7 +123,7 @@ def recognise(checkpoint: HeadCheckpoint) -> str | None:
     return "dflash_config in config.json" if config.has("dflash_config") and not dspark else None
 
 
-def read_files(checkpoint: HeadCheckpoint, tap_layers: Sequence[int] | None = None) -> DFlashFiles:
+def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) -> DFlashFiles:
     """Read a head's config; `tap_layers` replace its taps.
 
     Raises CheckpointError for a config that contradicts itself or its tensors, UnsupportedError for
@@ -165,7 +166,7 @@ def read_files(checkpoint: HeadCheckpoint, tap_layers: Sequence[int] | None = No
     )
 
 
-def refuse_others(checkpoint: HeadCheckpoint) -> None:
+def refuse_others(checkpoint: Checkpoint) -> None:
     """Raise UnsupportedError for related heads that compute something else."""
     config, directory = checkpoint.config, checkpoint.directory
     for tensor in checkpoint.names():
@@ -281,7 +282,7 @@ def mask_token_id(options: ConfigSection) -> int:
 
 
 def draft_vocab_size(
-    config: ConfigSection, checkpoint: HeadCheckpoint, names: Mapping[str, str], vocab_size: int
+    config: ConfigSection, checkpoint: Checkpoint, names: Mapping[str, str], vocab_size: int
 ) -> int:
     """Return the rows of the output table, with which the config must agree."""
     stated = config.count("draft_vocab_size", vocab_size)

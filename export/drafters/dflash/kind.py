@@ -18,12 +18,12 @@ from eagle_aot.export.drafters.dflash.checkpoint import (
 )
 from eagle_aot.export.drafters.dflash.methods import methods
 from eagle_aot.export.drafters.dflash.model import DFlashConfig, DFlashDraft
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.head_tensors import TABLES, read_target_ids
 from eagle_aot.export.drafters.target_facts import TargetFacts, check_target_sizes
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.self_test.text import Reading, TargetText
 from eagle_aot.targets import TapTarget, TargetSpec
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.rope import Rope
 from eagle_aot.targets.decoder.weights import assign
@@ -39,13 +39,13 @@ INNER = 17408
 TAPS = 5
 
 
-def claims(checkpoint: HeadCheckpoint) -> bool:
+def claims(checkpoint: Checkpoint) -> bool:
     """Return whether the config names DFlash or a related kind, which `load` refuses by name."""
     return recognise(checkpoint) is not None
 
 
 def load(
-    checkpoint: HeadCheckpoint,
+    checkpoint: Checkpoint,
     target: TapTarget,
     dtype: torch.dtype,
     caches: CacheSpec,
@@ -60,7 +60,7 @@ def load(
 
 
 def describe(
-    checkpoint: HeadCheckpoint, target: TargetFacts | None, tap_layers: Sequence[int] | None
+    checkpoint: Checkpoint, target: TargetFacts | None, tap_layers: Sequence[int] | None
 ) -> Facts:
     """Describe a head as `HeadKind` says. Only the maps are read of its tensors."""
     files = read_files(checkpoint, tap_layers)

@@ -19,7 +19,6 @@ from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry, res
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
 from eagle_aot.export.drafters.eagle3.self_test import readings
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.head_rope import describe_rope
 from eagle_aot.export.drafters.head_tensors import TABLES, read_target_ids
 from eagle_aot.export.drafters.target_facts import TargetFacts, check_target_sizes
@@ -40,13 +39,13 @@ PUBLIC_DRAFT_VOCAB = 32000
 PARALLEL_LAYERS = 4
 
 
-def claims(checkpoint: HeadCheckpoint) -> bool:
+def claims(checkpoint: Checkpoint) -> bool:
     """Return True: what is not an EAGLE-3 head is refused by name when it is read."""
     return True
 
 
 def load(
-    checkpoint: HeadCheckpoint,
+    checkpoint: Checkpoint,
     target: TapTarget,
     dtype: torch.dtype,
     caches: CacheSpec,
@@ -67,7 +66,7 @@ def load(
 
 
 def describe(
-    checkpoint: HeadCheckpoint,
+    checkpoint: Checkpoint,
     target: TargetFacts | None,
     tap_layers: Sequence[int] | None,
     parallel: bool = False,

@@ -10,7 +10,6 @@ from eagle_aot.export.drafters.eagle3.model import Eagle3Draft, ParallelDraft, n
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
 from eagle_aot.export.drafters.eagle3.reading.names import MASK_HIDDEN
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.head_tensors import (
     EMBEDDING,
     MAPS,
@@ -21,6 +20,7 @@ from eagle_aot.export.drafters.head_tensors import (
     target_tables,
 )
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign, read_tensor
 
@@ -45,7 +45,7 @@ def load_draft(
     options, and PairingError for a head of another target.
     """
     num_layers = None if target is None else target.num_hidden_layers
-    head = read_layout(HeadCheckpoint(path), num_layers, tap_layers)
+    head = read_layout(Checkpoint(path), num_layers, tap_layers)
     return load_layout(head, target, dtype, CacheSpec(max_seq_len, dtype, max_batch_size))
 
 

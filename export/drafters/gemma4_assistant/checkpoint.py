@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.export.drafters.files import HeadCheckpoint, architectures, refuse_quantised
+from eagle_aot.export.drafters.files import architectures, refuse_quantised
 from eagle_aot.export.drafters.gemma4_assistant.model import (
     AssistantConfig,
     AssistantWiring,
@@ -22,7 +22,7 @@ from eagle_aot.export.drafters.gemma4_assistant.model import (
 )
 from eagle_aot.export.drafters.head_tensors import OUTPUT_TABLE
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.checkpoint import read_json
+from eagle_aot.targets.checkpoint import Checkpoint, read_json
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign, check_shape, read_tensor
@@ -49,7 +49,7 @@ LAYERS = "kv_layers"
 class AssistantFiles:
     """What an assistant's files say; `sources` has what decided each part of its wiring."""
 
-    checkpoint: HeadCheckpoint
+    checkpoint: Checkpoint
     recognised_by: str
     config: AssistantConfig
     tied: bool
@@ -134,7 +134,7 @@ def clusters_of(ordering: Tensor, count: int, where: str) -> Tensor:
     return clusters
 
 
-def recognise(checkpoint: HeadCheckpoint) -> str | None:
+def recognise(checkpoint: Checkpoint) -> str | None:
     """Return what shows that a checkpoint is an assistant; None for other heads."""
     config = checkpoint.config
     if (kind := config.values.get("model_type")) in MODEL_TYPES:
@@ -147,7 +147,7 @@ def recognise(checkpoint: HeadCheckpoint) -> str | None:
     return None
 
 
-def read_files(checkpoint: HeadCheckpoint) -> AssistantFiles:
+def read_files(checkpoint: Checkpoint) -> AssistantFiles:
     """Read an assistant's config.
 
     Raises CheckpointError for one that contradicts itself, UnsupportedError for another kind of
@@ -198,7 +198,7 @@ def read_text(config: ConfigSection) -> Gemma4Config:
     return Gemma4Config.from_hf(ConfigSection(values, config.where))
 
 
-def read_centroids(config: ConfigSection, checkpoint: HeadCheckpoint) -> tuple[int, int] | None:
+def read_centroids(config: ConfigSection, checkpoint: Checkpoint) -> tuple[int, int] | None:
     """Return the number of clusters and how many are scored; None for a dense head.
 
     Configs of dense heads have these numbers, too, so the flag and the tensors decide, and must

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export.drafters.description import Facts, reading_facts
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant.checkpoint import (
     AssistantFiles,
     check_tensors,
@@ -24,6 +23,7 @@ from eagle_aot.export.drafters.target_facts import TargetFacts, check_target_siz
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.self_test.text import Reading, TargetText, run_target
 from eagle_aot.targets import TapTarget, TargetSpec
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign
 from eagle_aot.targets.gemma4 import Gemma4Target
@@ -47,13 +47,13 @@ HIDDEN, INNER = 1024, 8192
 LAYERS = (SLIDING, SLIDING, SLIDING, FULL)
 
 
-def claims(checkpoint: HeadCheckpoint) -> bool:
+def claims(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has an assistant's model_type, class or projections."""
     return recognise(checkpoint) is not None
 
 
 def load(
-    checkpoint: HeadCheckpoint,
+    checkpoint: Checkpoint,
     target: TapTarget,
     dtype: torch.dtype,
     caches: CacheSpec,
@@ -72,7 +72,7 @@ def load(
 
 
 def describe(
-    checkpoint: HeadCheckpoint, target: TargetFacts | None, tap_layers: Sequence[int] | None
+    checkpoint: Checkpoint, target: TargetFacts | None, tap_layers: Sequence[int] | None
 ) -> Facts:
     """Describe an assistant as `HeadKind` says. Of its tensors only tied tables are read."""
     check_no_taps(tap_layers)

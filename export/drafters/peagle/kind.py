@@ -10,10 +10,11 @@ from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.methods import methods_of_slots
 from eagle_aot.export.drafters.eagle3.model import ParallelDraft
 from eagle_aot.export.drafters.eagle3.reading.names import MASK_HIDDEN, OWN_IDS, canonical
-from eagle_aot.export.drafters.files import HeadCheckpoint, architectures
+from eagle_aot.export.drafters.files import architectures
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.pair import Method, Pair
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.step import Step
 
 CLASS = re.compile("PEagle")
@@ -24,7 +25,7 @@ without_checkpoint = partial(eagle3.without_checkpoint, parallel=True)
 readings = eagle3.readings
 
 
-def claims(checkpoint: HeadCheckpoint) -> bool:
+def claims(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has a mask, or its config names P-EAGLE."""
     config, names = checkpoint.config, {canonical(name) for name in checkpoint.names()}
     return (

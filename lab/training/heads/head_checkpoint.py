@@ -22,12 +22,11 @@ from eagle_aot.export.drafters.eagle3.load import COMPUTED, load_layout
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.export.drafters.eagle3.reading.names import MASK_HIDDEN
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.lab.training.heads.draft import NOT_CACHED
 from eagle_aot.lab.training.heads.learned_mask import LearnedMask
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.checkpoint import read_config
+from eagle_aot.targets.checkpoint import Checkpoint, read_config
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 SPECULATORS_VERSION = "0.3.0"
@@ -91,7 +90,7 @@ def save_head(
 
 def read_head(folder: Path, target: TapTarget | None) -> Eagle3Draft:
     """Load a head of either kind that was written here; `target` as for `load_draft`."""
-    checkpoint = HeadCheckpoint(folder)
+    checkpoint = Checkpoint(folder)
     layout = read_layout(checkpoint, None, parallel=name_of_kind(checkpoint) == P_EAGLE)
     return load_layout(layout, target, torch.float32, CacheSpec(NOT_CACHED, torch.float32))
 

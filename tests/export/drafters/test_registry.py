@@ -7,9 +7,9 @@ from torch import nn
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export import ExportSpec
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import DrafterKind, HeadKind
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of, kind_of_checkpoint
+from eagle_aot.targets.checkpoint import Checkpoint
 from support.heads.files import HeadShape, write_speculators
 from support.pairs import head_of, load, target_of
 
@@ -17,7 +17,7 @@ from support.pairs import head_of, load, target_of
 def test_checkpoint_and_loaded_head_have_the_same_kind(
     random_pair: tuple[Path, Path],
 ) -> None:
-    kind = kind_of_checkpoint(HeadCheckpoint(random_pair[1]))
+    kind = kind_of_checkpoint(Checkpoint(random_pair[1]))
     spec = ExportSpec(target_model="auto", target_dir=random_pair[0], draft_dir=random_pair[1])
     pair = load(spec).pair
     assert kind_of(pair.draft) is kind is KINDS["eagle3"] is HEADS["eagle3"]
@@ -52,6 +52,6 @@ def test_unknown_kind_is_refused_by_name(tmp_path: Path) -> None:
     head = write_speculators(tmp_path, HeadShape())
     config = head / "config.json"
     config.write_text(config.read_text().replace('"eagle3"', '"medusa"'))
-    checkpoint = HeadCheckpoint(head)
+    checkpoint = Checkpoint(head)
     with pytest.raises(UnsupportedError, match="a set of Medusa heads"):
         kind_of_checkpoint(checkpoint).describe(checkpoint, None, None)

@@ -8,11 +8,11 @@ import torch
 
 from eagle_aot.artifact import PEAGLE_DECODE
 from eagle_aot.export import Pair
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.eagle3 import PEagleDrafter
 from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
 from support.heads.files import HeadShape
@@ -49,7 +49,7 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, i
     number of rounds."""
     model = random_gemma()
     target = load_target(save_text_layout(model, tmp_path / "target"), 64)
-    head = HeadCheckpoint(write_peagle(tmp_path / "head", head_shape, TAPS))
+    head = Checkpoint(write_peagle(tmp_path / "head", head_shape, TAPS))
     draft, _ = kind.load(head, target, torch.float32, CacheSpec(64, torch.float32), None)
     executor = EagerExecutor(Pair(target, draft))
     drafter = PEagleDrafter(executor, executor.artifact, draft.target_ids)

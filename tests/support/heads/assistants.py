@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 
 from eagle_aot.export import Pair
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind
 from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
 from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target
 from support.golden_cases import GOLDEN
@@ -24,7 +24,7 @@ def assistant_pair(
     """The target of a case with its assistant, or with one in another directory."""
     target = load_target(case / "target", SEQ_LEN, max_batch_size=sequences)
     assert isinstance(target, Gemma4Target)
-    checkpoint = HeadCheckpoint(assistant or case / "assistant")
+    checkpoint = Checkpoint(assistant or case / "assistant")
     caches = CacheSpec(SEQ_LEN, torch.float32, sequences)
     draft, _ = kind.load(checkpoint, target, torch.float32, caches, None)
     return Pair(target, draft), target, draft

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from eagle_aot.export import Pair
 from eagle_aot.export.drafters.dflash import kind
 from eagle_aot.export.drafters.dflash.model import DFlashDraft
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.golden_cases import GOLDEN
 from support.random_pair import add_tokenizer
@@ -28,7 +28,7 @@ def dflash_pair(head: Path = CASE / "draft") -> tuple[Pair, TapTarget, DFlashDra
     """The case's target with its head, or with one in another directory."""
     target = load_target(CASE / "target", SEQ_LEN)
     draft, _ = kind.load(
-        HeadCheckpoint(head), target, torch.float32, CacheSpec(SEQ_LEN, torch.float32), None
+        Checkpoint(head), target, torch.float32, CacheSpec(SEQ_LEN, torch.float32), None
     )
     return Pair(target, draft), target, draft
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.export.drafters.dflash import kind
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.inspect_cli import main
+from eagle_aot.targets.checkpoint import Checkpoint
 from support.checkpoint_edits import Tensors, edit_tensors
 from support.heads.dflash import CASE, as_speculators, copied_head, dflash_pair
 
@@ -26,8 +26,8 @@ def test_both_layouts_are_recognised(tmp_path: Path, random_pair: tuple[Path, Pa
         as_speculators(tmp_path),
         copied_head(tmp_path / "x", architectures=None),
     ):
-        assert kind_of_checkpoint(HeadCheckpoint(head)) is HEADS["dflash"]
-    assert not kind.claims(HeadCheckpoint(random_pair[1]))
+        assert kind_of_checkpoint(Checkpoint(head)) is HEADS["dflash"]
+    assert not kind.claims(Checkpoint(random_pair[1]))
 
 
 def test_description_names_the_source_of_each_fact() -> None:

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 from eagle_aot.common.errors import EagleError, PairingError, SettingError, UnsupportedError
 from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind
 from eagle_aot.export.drafters.gemma4_assistant.checkpoint import clusters_of, read_files
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.checkpoint_edits import Tensors, edit_config, edit_tensors
 from support.golden_cases import GOLDEN
@@ -51,16 +51,16 @@ def test_it_is_known_by_its_type_its_class_or_its_projections(
     changes: dict[str, Any], assistant: Path
 ) -> None:
     edit_config(assistant, **changes)
-    assert kind_of_checkpoint(HeadCheckpoint(assistant)) is HEADS["gemma4-assistant"]
+    assert kind_of_checkpoint(Checkpoint(assistant)) is HEADS["gemma4-assistant"]
 
 
 def test_neither_is_taken_for_the_other(random_pair: tuple[Path, Path]) -> None:
-    head, caches = HeadCheckpoint(random_pair[1]), CacheSpec(32, torch.float32)
+    head, caches = Checkpoint(random_pair[1]), CacheSpec(32, torch.float32)
     assert not kind.claims(head)
     target = load_target(CASE / "target", 32)
     with pytest.raises(UnsupportedError, match="head: no Gemma 4 assistant: neither model_type"):
         kind.load(head, target, torch.float32, caches, None)
-    assistant = HeadCheckpoint(CASE / "assistant")
+    assistant = Checkpoint(CASE / "assistant")
     with pytest.raises(UnsupportedError, match="an assistant of Gemma 4: not an EAGLE-3 head"):
         HEADS["eagle3"].load(assistant, target, torch.float32, caches, None)
 
@@ -83,17 +83,17 @@ def test_it_is_described_with_what_decided(assistant: Path) -> None:
 
 
 def test_per_layer_config_says_the_same_as_the_published_keys(assistant: Path) -> None:
-    plain = read_files(HeadCheckpoint(assistant)).config
+    plain = read_files(Checkpoint(assistant)).config
     table = {"1": {"head_dim": 32, "num_key_value_heads": 1}}
     gone = {"global_head_dim": None, "num_global_key_value_heads": None}
     edit_text(assistant, per_layer_config=table, **gone)
-    assert read_files(HeadCheckpoint(assistant)).config == plain
+    assert read_files(Checkpoint(assistant)).config == plain
 
 
 def test_its_last_layer_is_full_whatever_is_said(assistant: Path) -> None:
-    plain = read_files(HeadCheckpoint(assistant)).config
+    plain = read_files(Checkpoint(assistant)).config
     edit_text(assistant, layer_types=["sliding_attention"] * 2)
-    assert read_files(HeadCheckpoint(assistant)).config == plain
+    assert read_files(Checkpoint(assistant)).config == plain
 
 
 def test_tables_that_are_not_tied_are_both_read(assistant: Path) -> None:

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant.checkpoint import load_assistant, read_files
 from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
 from eagle_aot.export.loading.quantise import quantise_draft
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.attention import MASKED
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
@@ -81,7 +81,7 @@ def test_an_assistant_in_int8_drafts_the_same_tokens() -> None:
 def test_a_chain_that_scores_only_chosen_clusters_matches_transformers() -> None:
     """After keys and values of the case, whose target shares some among layers."""
     directory, case = golden_case("mtp/shared_kv_centroids")
-    files = read_files(HeadCheckpoint(directory / "assistant"))
+    files = read_files(Checkpoint(directory / "assistant"))
     target = filled_target(directory, case, files.config.text.sliding_window)
     draft = load_assistant(files, target, torch.float32, CacheSpec(SEQ_LEN, torch.float32))
     position = len(case["input.tokens"]) - 1

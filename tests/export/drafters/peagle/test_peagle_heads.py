@@ -12,12 +12,12 @@ from eagle_aot.export.drafters.description import report
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.model import ParallelDraft
 from eagle_aot.export.drafters.eagle3.self_test import readings_of
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.export.self_test.text import TargetText
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import chain_step
 from support.checkpoint_edits import edit_tensors
@@ -35,7 +35,7 @@ COMMITTED, MASKS = 9, 6
 
 def loaded(directory: Path, target: TapTarget) -> ParallelDraft:
     caches = CacheSpec(64, torch.float32)
-    draft, facts = kind.load(HeadCheckpoint(directory), target, torch.float32, caches, (0, 1, 3))
+    draft, facts = kind.load(Checkpoint(directory), target, torch.float32, caches, (0, 1, 3))
     assert isinstance(draft, ParallelDraft) and facts["head"]["mask_token_id"] == MASK_TOKEN
     return draft
 
@@ -115,7 +115,7 @@ def test_unclear_files_are_refused(
 ) -> None:  # fmt: skip
     head = write_peagle(tmp_path, SHAPES[0], **changes)
     edit_tensors(head, lambda stored: change(stored, tensors))
-    checkpoint = HeadCheckpoint(head)
+    checkpoint = Checkpoint(head)
     assert kind_of_checkpoint(checkpoint) is HEADS["p-eagle"] is kind
     with pytest.raises(error, match=message):
         kind.describe(checkpoint, None, None)
@@ -130,12 +130,12 @@ def change(stored: Tensors, changes: dict[str, Tensor | None]) -> None:
 
 
 def test_eagle3_refuses_a_peagle_head_by_name(target: TapTarget, tmp_path: Path) -> None:
-    head = HeadCheckpoint(write_flat_peagle(tmp_path, SHAPES[0]))
+    head = Checkpoint(write_flat_peagle(tmp_path, SHAPES[0]))
     with pytest.raises(UnsupportedError, match="a P-EAGLE head, which drafts in parallel"):
         eagle3.load(head, target, torch.float32, CacheSpec(64, torch.float32), None)
 
 
 def test_a_description_names_the_mask(tmp_path: Path) -> None:
-    found = kind.describe(HeadCheckpoint(write_peagle(tmp_path, SHAPES[0])), None, None)
+    found = kind.describe(Checkpoint(write_peagle(tmp_path, SHAPES[0])), None, None)
     assert found["sizes"]["mask_token_id"] == MASK_TOKEN
     assert any(f"mask_token_id {MASK_TOKEN}" in line for line in report(found))

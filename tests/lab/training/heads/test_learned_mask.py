@@ -8,7 +8,6 @@ import torch
 
 from eagle_aot.export import Pair
 from eagle_aot.export.drafters.eagle3.model import ParallelDraft
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.lab.training.heads.chains import TTT_STEPS, chain_choices
@@ -22,6 +21,7 @@ from eagle_aot.lab.training.loop import Budget
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.eagle3 import PEagleDrafter
 from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_tokens
 from support.pre_norm_oracle import random_pre_norm, save
@@ -66,7 +66,7 @@ def loaded(
 ) -> tuple[TapTarget, ParallelDraft]:
     folder = tmp_path_factory.mktemp("head")
     save_head(trained, Verifier.read(directory, "auto"), 4, folder, with_embedding=False)
-    checkpoint, target = HeadCheckpoint(folder), load_target(directory, ROOM_IN_ALL)
+    checkpoint, target = Checkpoint(folder), load_target(directory, ROOM_IN_ALL)
     assert name_of_kind(checkpoint) == "p-eagle"
     draft, _ = kind.load(
         checkpoint, target, torch.float32, CacheSpec(ROOM_IN_ALL, torch.float32), None

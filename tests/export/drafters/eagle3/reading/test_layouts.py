@@ -11,8 +11,8 @@ from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
-from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.checkpoint import Checkpoint
 from support.heads.files import HeadShape, head_tensors
 from support.heads.layouts import DEEP, TRAINERS, Writer, safeailab_shards, speculators, tensors_of
 
@@ -63,7 +63,7 @@ def test_every_layout_is_recognised_and_taps_the_same(
     tmp_path: Path, target: TapTarget, write: Writer, trainer: str
 ) -> None:
     tensors = tensors_of(SHAPE, target.embed_weight)
-    head = read_layout(HeadCheckpoint(write(tmp_path, SHAPE, tensors)), 9)
+    head = read_layout(Checkpoint(write(tmp_path, SHAPE, tensors)), 9)
     assert head.trainer == trainer and head.recognised_by
     assert read_geometry(head, 9).tap_layers == (2, 4, 6)
 
