@@ -92,9 +92,7 @@ KINDS = {
     "runtime_runner.drafters.gemma4_assistant": "runtime_runner/drafters/gemma4_assistant.py",
     "runtime_runner.drafters.dflash": "runtime_runner/drafters/dflash.py",
 }
-BUILT_ON = {
-    "export.drafters.eagle3": "export.drafters.peagle",
-}
+BUILT_ON = {"export.drafters.eagle3": "export.drafters.peagle"}
 """Kinds that extend another kind: a P-EAGLE head is an EAGLE-3 head."""
 REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
 

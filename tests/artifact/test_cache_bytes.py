@@ -30,12 +30,7 @@ def test_manifest_without_cache_bytes_gives_none(tmp_path: Path, decisions: dict
 def test_only_whole_sequences_fit() -> None:
     assert [
         CACHES.fitting(free) for free in (-1, 3_999_999_999, 4_000_000_000, 13_000_000_000)
-    ] == [
-        0,
-        0,
-        1,
-        3,
-    ]
+    ] == [0, 0, 1, 3]
 
 
 def test_cache_bytes_are_printed_in_one_line() -> None:

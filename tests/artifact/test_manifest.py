@@ -181,8 +181,7 @@ def test_links_that_lead_out_of_the_artifact_are_never_followed(
     manifest = write_artifact(directory)
     (directory / name).touch()
     manifest.files[name] = file_record(directory / name)
-    outside = (directory / name).rename(tmp_path / name)
-    (directory / name).symlink_to(outside)
+    (directory / name).symlink_to((directory / name).rename(tmp_path / name))
     monkeypatch.setattr(Path, "open", None)
     with pytest.raises(ArtifactError, match=f"{name}: a link that leads out of the artifact"):
         Manifest.read(directory) if name == MANIFEST else manifest.verify(directory)

@@ -11,8 +11,7 @@ BYTES = 2**28
 
 def resident() -> int:
     """Bytes of this process's memory."""
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return 4096 * int(pages)
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def test_untouched_zeros_take_no_memory() -> None:

@@ -109,8 +109,7 @@ def divide_by_zero(tokens: list[int]) -> None:
 
 def test_rows_of_other_runs_are_not_reused(tiny: Runner) -> None:
     prompt = tiny.encode(QUESTIONS[0])
-    first = tiny.generate(prompt, 8)
-    longer = [*prompt, *first.token_ids, 5]
+    longer = [*prompt, *tiny.generate(prompt, 8).token_ids, 5]
     assert tiny.generate(longer, 1, reuse=True).cached_tokens == len(longer) - 2
     tiny.round(2)
     assert tiny.generate(longer, 1, reuse=True).cached_tokens == 0

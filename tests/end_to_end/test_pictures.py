@@ -172,8 +172,7 @@ def test_pictures_stand_where_a_prompt_has_them(picture_runner: Runner, files: l
         assert read.tokens[start - 1] == BEGIN and read.tokens[end] == END
         assert set(read.tokens[start:end]) == {IMAGE}
     turn: list[MessagePart] = [{"type": "image", "image": files[0]}, {"type": "text", "text": TEXT}]
-    of_messages = reader.read([user(turn)])
-    assert of_messages.keys == reader.read(TEXT, images=files[:1]).keys
+    assert reader.read([user(turn)]).keys == reader.read(TEXT, images=files[:1]).keys
     raw = reader.read(TEXT, raw=True, images=files[:1])
     ids = [*raw.tokens[:1], IMAGE, *raw.tokens[raw.spans[0][1] + 1 :]]
     assert reader.read(ids, images=files[:1]).keys[1:] == raw.keys[1:]
@@ -185,8 +184,7 @@ def test_pictures_stand_where_a_prompt_has_them(picture_runner: Runner, files: l
     answer: Message = {"role": "assistant", "content": "?"}
     shown: list[MessagePart] = [{"type": "image", "image": file} for file in files]
     said: MessagePart = {"type": "text", "text": TWO}
-    in_text = reader.read([user([*shown, said])])
-    assert in_text.keys == read.keys
+    assert reader.read([user([*shown, said])]).keys == read.keys
     for content in ([*shown[:1], said], [said, *shown], [*shown, said, said]):
         with pytest.raises(PromptError, match="give images as parts of the message"):
             reader.read([user(content)])

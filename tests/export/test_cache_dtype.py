@@ -52,9 +52,7 @@ def forwards(pair: Pair) -> list[Tensor]:
     return [*outputs, logits, taps, draft.fuse(taps)]
 
 
-def test_weights_have_the_models_dtype_and_caches_their_own(
-    directories: tuple[Path, Path],
-) -> None:
+def test_weights_have_the_models_dtype_and_caches_their_own(directories: tuple[Path, Path]) -> None:
     pair = load(directories, torch.bfloat16)
     assert pair.target.dtype == torch.float32
     assert {parameter.dtype for parameter in pair.parameters()} == {torch.float32}
@@ -74,9 +72,7 @@ def test_cached_forwards_return_the_models_dtype_and_differ_by_the_caches_roundi
     assert not torch.equal(outputs[-3], expected[-3])
 
 
-def test_exported_methods_take_features_of_the_models_dtype(
-    directories: tuple[Path, Path],
-) -> None:
+def test_exported_methods_take_features_of_the_models_dtype(directories: tuple[Path, Path]) -> None:
     pair = load(directories, torch.bfloat16)
     methods = method_specs(pair, method_lengths(72, POSITIONS, 0, SEQUENCES))
     with_features = [method for method in methods.values() if "features" in method.inputs]

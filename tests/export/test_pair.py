@@ -120,9 +120,7 @@ def test_a_verification_of_one_row_is_the_last_row_of_a_prefill(
     torch.testing.assert_close(feature, verified_feature, rtol=1e-4, atol=1e-5)
 
 
-def test_proposals_are_target_ids_and_cached_slots_equal_one_pass(
-    pair: Methods,
-) -> None:
+def test_proposals_are_target_ids_and_cached_slots_equal_one_pass(pair: Methods) -> None:
     draft, tokens = head_of(pair.pair), PROMPT[0, :9].tolist()
     feature = torch.randn(1, 9, SHAPE.hidden, generator=torch.Generator().manual_seed(0))
     ids, recurrent = call(pair.draft_decode, 0, tokens, feature)

@@ -35,9 +35,7 @@ def out_of_memory(*arguments: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.62 GiB.\nand more")
 
 
-def test_a_gpu_too_small_for_a_dummy_is_an_export_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_too_small_for_a_dummy_is_an_export_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eagle3, "dummy_draft", out_of_memory)
     with pytest.raises(ExportError, match=r"^loading failed: out of memory on the GPU, 2\.62 G"):
         pairs.load(dummy(), torch.bfloat16)

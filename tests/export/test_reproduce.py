@@ -9,13 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import asdict, replace
 
-from eagle_aot.artifact import (
-    Device,
-    FileRecord,
-    Manifest,
-    TargetIdentity,
-    file_record,
-)
+from eagle_aot.artifact import Device, FileRecord, Manifest, TargetIdentity, file_record
 from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import ExportSpec, resolve

@@ -40,8 +40,7 @@ def write_picture_pair(directory: Path, seed: int = 0) -> tuple[Path, Path]:
     """Write `directory`/target and `directory`/head; returns both."""
     torch.manual_seed(seed)
     target_dir, head_dir = directory / "target", directory / "head"
-    model = random_model()
-    model.save_pretrained(target_dir)
+    random_model().save_pretrained(target_dir)
     add_tokenizer(target_dir)
     add_words(target_dir)
     (target_dir / "processor_config.json").write_text(json.dumps(PROCESSOR))

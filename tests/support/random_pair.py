@@ -72,10 +72,7 @@ def add_tokenizer(directory: Path) -> None:
 
 
 def write_head(
-    directory: Path,
-    vocab: int = VOCAB,
-    parallel: bool = False,
-    taps: Sequence[int] = TAP_LAYERS,
+    directory: Path, vocab: int = VOCAB, parallel: bool = False, taps: Sequence[int] = TAP_LAYERS
 ) -> None:
     """Random weights, unsorted draft vocabulary, no embedding of its own; a mask if `parallel`."""
     directory.mkdir(parents=True)

@@ -78,27 +78,16 @@ def converted(tensors: Tensors) -> Tensor:
 def test_read_weights_equal_those_of_compressed_tensors_converter(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tensors = awq(rounded(torch.randn(24, 96) + 0.3, 32))
-    weight = read(tmp_path, tensors, AWQ)
-    assert torch.equal(dense(weight), converted(tensors))
+    assert torch.equal(dense(read(tmp_path, tensors, AWQ)), converted(tensors))
 
 
 @pytest.mark.parametrize(
     ("config", "name", "tensor", "message"),
     [
         (AWQ, "qweight", torch.zeros(64, 2, dtype=torch.int64), "qweight: torch.int64"),
-        (
-            AWQ,
-            "qweight",
-            torch.zeros(64, dtype=INT32),
-            r"qweight: torch.int32 \[64\], not an",
-        ),
+        (AWQ, "qweight", torch.zeros(64, dtype=INT32), r"qweight: torch.int32 \[64\], not an"),
         (AWQ, "qweight", torch.zeros(65, 2, dtype=INT32), r"scales: .* weight \[16, 65\]"),
-        (
-            AWQ,
-            "qzeros",
-            torch.zeros(2, 3, dtype=INT32),
-            r"qzeros: \[2, 3\] for scales \[2, 16\]",
-        ),
+        (AWQ, "qzeros", torch.zeros(2, 3, dtype=INT32), r"qzeros: \[2, 3\] for scales \[2, 16\]"),
         (AWQ, "qzeros", torch.zeros(2, 2, dtype=torch.int8), "qzeros: torch.int8"),
         (AWQ, "scales", torch.ones(2, 15), r"scales: .* weight \[16, 64\]"),
         (AWQ, "scales", torch.ones(16), r"scales: .* weight \[16, 64\]"),
@@ -106,12 +95,7 @@ def test_read_weights_equal_those_of_compressed_tensors_converter(tmp_path: Path
         (AWQ, "scales", torch.full((2, 16), torch.inf), "scales: holds NaN or infinite"),
         (AWQ, "scales", torch.ones(1, 16), "groups of 64, the config says 32"),
         (GPTQ, "qweight", torch.zeros(8, 8, dtype=torch.int16), "qweight: torch.int16"),
-        (
-            GPTQ,
-            "qweight",
-            torch.zeros(9, 8, dtype=INT32),
-            r"groups of 36, the config says 32",
-        ),
+        (GPTQ, "qweight", torch.zeros(9, 8, dtype=INT32), r"groups of 36, the config says 32"),
         (GPTQ, "qweight", torch.zeros(8, 9, dtype=INT32), r"scales: .* weight \[9, 64\]"),
         (GPTQ, "qzeros", torch.zeros(1, 1, dtype=INT32), r"qzeros: \[1, 1\]"),
         (GPTQ, "scales", torch.ones(3, 8), r"scales: .* weight \[8, 64\]"),
@@ -175,8 +159,7 @@ def test_published_config_spellings_are_accepted() -> None:
 def test_every_zero_point_is_read_from_both_format_versions(tmp_path: Path, version: int) -> None:
     zeros = torch.arange(16).view(16, 1)
     written = Rounded(torch.arange(512).view(16, 32) % 16, zeros, torch.ones(16, 1).half())
-    config = GPTQ | (V2 if version == 2 else {})
-    weight = read(tmp_path, gptq(written, version), config)
+    weight = read(tmp_path, gptq(written, version), GPTQ | (V2 if version == 2 else {}))
     assert weight.zero_point.tolist() == [list(range(16))]
 
 
@@ -250,8 +233,7 @@ def test_zero_points_that_contradict_sym_are_refused(
 )
 def test_a_module_may_have_its_own_group_size(tmp_path: Path, own: dict[str, Any]) -> None:
     written = rounded(torch.randn(8, 64), 16)
-    checkpoint = write_linear(tmp_path, gptq(written, 1), GPTQ | own)
-    weight = read_gptq(checkpoint, "proj")
+    weight = read_gptq(write_linear(tmp_path, gptq(written, 1), GPTQ | own), "proj")
     assert weight.group_size == 16 and torch.equal(dense(weight), written.dense)
 
 

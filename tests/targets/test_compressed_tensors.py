@@ -40,8 +40,7 @@ def int4_scheme(group: int | None, symmetric: bool) -> QuantizationScheme:
 
 def pack(weight: Tensor, group: int | None, symmetric: bool, dtype: torch.dtype) -> Tensors:
     """Round a weight [N, K] to INT4 and pack it, both with the library."""
-    size = group or weight.shape[1]
-    blocks = weight.unflatten(1, (-1, size))
+    blocks = weight.unflatten(1, (-1, group or weight.shape[1]))
     low, high = blocks.amin(-1), blocks.amax(-1)
     scale = (blocks.abs().amax(-1) / 7.5 if symmetric else (high - low) / 15).to(dtype)
     zero = torch.zeros_like(scale) if symmetric else (-8 - low / scale).round().clamp(-8, 7)
@@ -83,8 +82,7 @@ def test_bfloat16_scales_are_read_exactly(tmp_path: Path) -> None:
     assert torch.equal(weight.scale, packed["weight_scale"].float().t())
     linear = Int4Linear(weight, torch.bfloat16)
     assert linear.scale.dtype == linear.zero_point.dtype == torch.bfloat16
-    expected = unpack(packed, 32, True)
-    assert torch.equal(linear.dense().weight, expected)
+    assert torch.equal(linear.dense().weight, unpack(packed, 32, True))
 
 
 @pytest.mark.parametrize(

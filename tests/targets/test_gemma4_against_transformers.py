@@ -76,9 +76,7 @@ def test_every_geometry_matches_transformers_past_the_ring(
     assert relative_error(taps, expected) < TOLERANCE
 
 
-def test_rope_of_full_layers_uses_the_configured_fraction_and_base(
-    tmp_path: Path,
-) -> None:
+def test_rope_of_full_layers_uses_the_configured_fraction_and_base(tmp_path: Path) -> None:
     rope = {
         SLIDING: {"rope_type": "default", "rope_theta": 500.0},
         FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 2000.0},

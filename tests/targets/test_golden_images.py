@@ -66,9 +66,7 @@ def run(target: Gemma4Target, tokens: Tensor, rows: ChunkEmbeds, cuts: list[int]
     return [logits, taps.unflatten(-1, (-1, target.hidden_size)).transpose(0, 1)]
 
 
-def test_an_image_becomes_the_rows_of_transformers(
-    golden: tuple[Path, dict[str, Tensor]],
-) -> None:
+def test_an_image_becomes_the_rows_of_transformers(golden: tuple[Path, dict[str, Tensor]]) -> None:
     directory, case = golden
     vision = load_vision(Checkpoint(directory), 128, torch.float32)
     images = zip(case["input.pixel_values"], case["input.image_position_ids"], strict=True)

@@ -68,8 +68,7 @@ def test_rows_see_only_their_paths_over_many_rounds(
                     assert_close(*simulator.prompt(sequence, rows))
         running = data.draw(st.lists(st.sampled_from(range(sequences)), min_size=1, unique=True))
         drafted = {s: data.draw(trees(MAX_ROWS // len(running))) for s in running}
-        padding = data.draw(st.integers(0, 3))
-        rows = max(map(len, drafted.values())) + padding
+        rows = max(map(len, drafted.values())) + data.draw(st.integers(0, 3))
         output, expected = simulator.step(drafted, rows)
         for b, tree in enumerate(drafted.values()):
             assert_close(output[b, : len(tree)], expected[b, : len(tree)])
@@ -153,9 +152,7 @@ def test_moves_copy_an_accepted_path_to_the_slots_of_its_positions(
 
 
 @pytest.mark.parametrize("window", WINDOWS[1:])
-def test_a_ring_takes_a_full_ring_when_empty_and_a_longest_chunk_after_context(
-    window: int,
-) -> None:
+def test_a_ring_takes_a_full_ring_when_empty_and_a_longest_chunk_after_context(window: int) -> None:
     simulator = CacheSimulator(layer(window))
     for rows in (ring_slots(window), longest_chunk(window), longest_chunk(window), 1):
         output, expected = simulator.prompt(0, rows)

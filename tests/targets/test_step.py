@@ -29,12 +29,7 @@ from eagle_aot.targets.step import (
     rows_of_sequences,
 )
 from eagle_aot.triton_kernels.sdpa_splitk import tiling
-from support.gemma_oracle import (
-    oracle_states,
-    random_gemma,
-    random_tokens,
-    save_text_layout,
-)
+from support.gemma_oracle import oracle_states, random_gemma, random_tokens, save_text_layout
 from support.golden_cases import relative_error
 from support.kernels.sdpa_cases import Text, tree
 
@@ -178,10 +173,7 @@ def test_padding_changes_no_bit(checkpoints: dict[int, Path], window: int) -> No
         committed = [random_tokens(length, seed=1)[0].tolist() for length in (120, 30)]
         for sequence, tokens in enumerate(committed):
             prompt(target, tokens, sequence)
-        texts = {
-            0: drawn_tree(PARENTS[:3], SCATTERED, 2, committed[0]),
-            1: Text(committed[1], ()),
-        }
+        texts = {0: drawn_tree(PARENTS[:3], SCATTERED, 2, committed[0]), 1: Text(committed[1], ())}
         first, _ = step(target, texts, rows=8, padding=padding)
         texts[1] = drawn_tree(PARENTS, SCATTERED, 3, committed[1])
         second, _ = step(target, {1: texts[1]}, padding=padding)

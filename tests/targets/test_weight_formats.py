@@ -176,11 +176,9 @@ def test_a_plain_model_is_quantised_on_load(
 
 def test_tables_and_int4_linears_are_not_quantised_on_load(tmp_path: Path) -> None:
     save_text_layout(random_gemma(tie_word_embeddings=False, **GEOMETRY), tmp_path)
-    stored = load_quantised(tmp_path, "int4-g32")
-    assert isinstance(stored.lm_head, torch.nn.Linear)
+    assert isinstance(load_quantised(tmp_path, "int4-g32").lm_head, torch.nn.Linear)
     values = save_awq(tmp_path)
-    target = load_quantised(tmp_path, "int4-g32")
-    layer = target.layers[0].get_submodule("mlp.up_proj")
+    layer = load_quantised(tmp_path, "int4-g32").layers[0].get_submodule("mlp.up_proj")
     assert isinstance(layer, Int4Linear)
     assert torch.equal(layer.dense().weight, values["model.layers.0.mlp.up_proj.weight"])
 

@@ -154,8 +154,7 @@ def test_kernels_fit_the_gpu_without_spilling(
 
 
 @pytest.mark.parametrize(
-    ("gpu", "sizes"),
-    [((9, 0), "large"), ((8, 0), "small"), ((12, 0), "small"), ((7, 5), "small")],
+    ("gpu", "sizes"), [((9, 0), "large"), ((8, 0), "small"), ((12, 0), "small"), ((7, 5), "small")]
 )
 def test_fitting_returns_the_largest_sizes_that_fit(
     gpu: tuple[int, int], sizes: str, monkeypatch: pytest.MonkeyPatch

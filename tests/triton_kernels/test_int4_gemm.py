@@ -38,8 +38,7 @@ def random_weight(
     codes = torch.randint(0, 16, (rows, groups * group), generator=generator)
     qdata = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8)
     scale = torch.rand(groups, rows, generator=generator) + 0.1
-    zero_point = 16 * torch.rand(groups, rows, generator=generator)
-    return codes, qdata, scale, zero_point
+    return codes, qdata, scale, 16 * torch.rand(groups, rows, generator=generator)
 
 
 def dense_float64(codes: Tensor, scale: Tensor, zero_point: Tensor, group: int) -> Tensor:
@@ -133,9 +132,7 @@ def test_the_gated_linear_matches_float64(m: int, splits: int, activation: str) 
 
 @SETTINGS
 @given(
-    features=st.integers(1, 300_000),
-    steps=st.integers(1, 400),
-    multiprocessors=st.integers(1, 200),
+    features=st.integers(1, 300_000), steps=st.integers(1, 400), multiprocessors=st.integers(1, 200)
 )
 def test_no_program_of_a_split_is_empty(features: int, steps: int, multiprocessors: int) -> None:
     splits = choose_splits(features, steps, multiprocessors)

@@ -3,11 +3,7 @@
 import pytest
 import torch
 
-from eagle_aot.triton_kernels.int4_gemm import (
-    choose_splits,
-    int4_linear_reference,
-    pack,
-)
+from eagle_aot.triton_kernels.int4_gemm import choose_splits, int4_linear_reference, pack
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from support.kernels.int4_cases import (
     Case,

@@ -89,8 +89,7 @@ def test_many_rows_are_traced_as_the_large_m_operator() -> None:
 
 def test_fake_weights_can_be_traced() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
-        layer = Layer()
-        program = traced(layer, torch.zeros(1, 8, 128).bfloat16(), 1, 8)
+        program = traced(Layer(), torch.zeros(1, 8, 128).bfloat16(), 1, 8)
     assert SMALL_M in operators(program) and ranges(program) == [(1, 8)]
 
 
@@ -157,8 +156,7 @@ def test_the_lowered_operator_is_kernels_with_symbolic_rows(
     """Only the output is written: written arguments would be copied before each call."""
     x = torch.zeros(1, rows[1], 384).bfloat16()
     monkeypatch.setattr(LIMIT, limit)
-    layer = Layer(Case(37, 384, 32), splits)
-    program = traced(layer, x, *rows)
+    program = traced(Layer(Case(37, 384, 32), splits), x, *rows)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     assert len(kernel_calls(opened)) == calls and ranges(opened) == [rows]
     for call in kernel_calls(opened):

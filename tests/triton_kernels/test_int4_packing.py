@@ -63,8 +63,7 @@ def operand_place(n: int, word: int) -> tuple[int, int, int, int]:
 
 def test_sixteen_consecutive_bytes_are_one_threads_operand() -> None:
     """Each nibble is found where the fragment's definition puts it."""
-    case = Case(128, 128, 32)
-    qdata, scale, zero_point = case.weight()
+    qdata, scale, zero_point = Case(128, 128, 32).weight()
     stream = pack(qdata, scale, zero_point).codes[0, 0].tolist()
     nibbles = torch.stack((qdata & 0xF, qdata >> 4), dim=-1).flatten(1).tolist()
     for n in range(128):
@@ -77,8 +76,7 @@ def test_sixteen_consecutive_bytes_are_one_threads_operand() -> None:
 
 def test_scales_are_in_the_order_of_the_products_rows() -> None:
     """A thread holds rows r and r + 8 of a block of 16; groups of a step follow one another."""
-    case = Case(256, 256, 32)
-    qdata, scale, zero_point = case.weight()
+    qdata, scale, zero_point = Case(256, 256, 32).weight()
     packed = pack(qdata, scale, zero_point)
     assert packed.zeros is not None
     for values, original in ((packed.scales, scale), (packed.zeros, zero_point)):

@@ -58,9 +58,7 @@ def test_the_kernels_fit_an_h100_without_spilling(
     assert local_memory(combine.asm["cubin"], tmp_path) == 0
 
 
-def test_wide_heads_prefetch_the_next_tile_before_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wide_heads_prefetch_the_next_tile_before_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     text = calls_for(monkeypatch, 32, 4, 512)[0].compiled(H100).asm["ptx"]
     before, prefetch, after = text.rpartition("prefetch.global.L2")
     assert prefetch and before.count(prefetch) == 1  # keys, and now values

@@ -34,8 +34,7 @@ def texts(draw: st.DrawFn) -> Text:
         return chain(context, draw(st.integers(1, 20)), first_token)
     rows = draw(st.integers(1, 16))
     parents = [draw(st.integers(-1, row - 1)) for row in range(rows)]
-    slots = draw(st.permutations(range(64)))[:rows]
-    return tree(context, parents, slots, first_token)
+    return tree(context, parents, draw(st.permutations(range(64)))[:rows], first_token)
 
 
 @SETTINGS
@@ -122,15 +121,7 @@ class Attention(nn.Module):
         for cache in (self.k, self.v):
             cache.flatten(1, 2).index_copy_(1, row_slots, entries)
         attended = sdpa_splitk(
-            q * 2,
-            self.k,
-            self.v,
-            positions,
-            sequences,
-            tail,
-            layer.scale,
-            layer.window,
-            layer.ring,
+            q * 2, self.k, self.v, positions, sequences, tail, layer.scale, layer.window, layer.ring
         )
         return attended + 1
 

@@ -109,8 +109,7 @@ def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
 
 def test_offsets_beyond_32_bits_are_read() -> None:
     """Each head has 2^29 elements, so the fifth starts at 2^31."""
-    layer = Layer(5, 5, 512, 0, torch.bfloat16)
-    case = case_of(layer, chain(30, 2), slots=32)
+    case = case_of(Layer(5, 5, 512, 0, torch.bfloat16), chain(30, 2), slots=32)
     expected = sdpa_splitk(*case.arguments)
     shape = 5, 2, 1 << 19, 512
     far = [torch.full(shape, math.nan, dtype=torch.bfloat16, device="cuda") for _ in range(2)]

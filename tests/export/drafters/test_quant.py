@@ -155,10 +155,7 @@ def test_the_graphs_of_a_checkpoint_keep_the_contract(
 
 @pytest.mark.parametrize(
     "spec",
-    [
-        short_dummy(draft_quant="int8"),
-        dummy("gemma4-31b", dummy_layers=6, draft_quant="int4"),
-    ],
+    [short_dummy(draft_quant="int8"), dummy("gemma4-31b", dummy_layers=6, draft_quant="int4")],
     ids=["tiny", "31b"],
 )
 def test_the_graphs_of_dummies_keep_the_contract(spec: ExportSpec) -> None:

@@ -14,9 +14,7 @@ from support.heads.files import HeadShape, write_speculators
 from support.pairs import head_of, load, target_of
 
 
-def test_checkpoint_and_loaded_head_have_the_same_kind(
-    random_pair: tuple[Path, Path],
-) -> None:
+def test_checkpoint_and_loaded_head_have_the_same_kind(random_pair: tuple[Path, Path]) -> None:
     kind = kind_of_checkpoint(Checkpoint(random_pair[1]))
     spec = ExportSpec(target_model="auto", target_dir=random_pair[0], draft_dir=random_pair[1])
     pair = load(spec).pair

@@ -8,15 +8,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.weight_sized import LARGE
-from support.graph_toy import (
-    Body,
-    Programs,
-    Toy,
-    ToyModel,
-    check_with,
-    trace,
-    writer,
-)
+from support.graph_toy import Body, Programs, Toy, ToyModel, check_with, trace, writer
 
 SMALL_M = torch.ops.eagle_aot.int4_small_m.default
 LARGE_M = torch.ops.eagle_aot.int4_large_m.default
@@ -201,8 +193,7 @@ VIEWS_AND_ACTIVATIONS = [
 def test_views_and_activations_are_no_weights(
     good: Programs, name: str, function: Callable[[ToyModel, Tensor], Tensor]
 ) -> None:
-    program = trace(name, with_target(name, function))
-    programs = {name: program}
+    programs = {name: trace(name, with_target(name, function))}
     if name == "target_verify":
         programs["prefill"] = trace("prefill", with_target("prefill", function))
     check_with(good, **programs)

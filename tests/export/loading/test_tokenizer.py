@@ -13,11 +13,7 @@ from transformers import AutoTokenizer
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.prompts import Message
 from eagle_aot.common.tokenizer import SETTINGS, TEMPLATE, VOCABULARY, read_tokenizer
-from eagle_aot.export.loading.tokenizer import (
-    convert_tokenizer,
-    is_readable_as,
-    write_tokenizer,
-)
+from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as, write_tokenizer
 from eagle_aot.targets.family import TINY_DIR
 
 OUTSIDE = "/etc/hostname"

@@ -120,10 +120,7 @@ def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
     assert device_record() == Device(
-        name="a GPU",
-        compute_capability="8.9",
-        multiprocessors=78,
-        cuda=torch.version.cuda or "",
+        name="a GPU", compute_capability="8.9", multiprocessors=78, cuda=torch.version.cuda or ""
     )
 
 

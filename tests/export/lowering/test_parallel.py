@@ -98,9 +98,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
 
 
 def written(
-    programs: dict[str, ExportedProgram],
-    directory: Path,
-    take_compiled: Replacement | None = None,
+    programs: dict[str, ExportedProgram], directory: Path, take_compiled: Replacement | None = None
 ) -> list[bytes]:
     """Return the files of a program of these methods, and delete them."""
     with cuda.workspace(directory / "here"):

@@ -130,8 +130,7 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
         views = x.view(x.shape[0] * x.shape[1], 4).t().unsqueeze(0)
-        scalars = torch.where(x > 0.5, 2.0, x * 3 + 1)
-        types = ids.unsqueeze(-1) * scalars + x.shape[1]
+        types = ids.unsqueeze(-1) * torch.where(x > 0.5, 2.0, x * 3 + 1) + x.shape[1]
         nothing = torch.cat([types.to(torch.float32)[:, :], x[:, :, :0]], dim=-1)
         return nothing.matmul(x.transpose(1, 2)) / 7 + views.sum()
 

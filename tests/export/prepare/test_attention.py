@@ -94,8 +94,7 @@ def test_draft_prefill_stores_keys_and_computes_nothing_else(
 ) -> None:
     """Layers before the last attend to it; the output table is not touched."""
     head = write_speculators(tmp_path / "head", shape(num_layers=layers))
-    programs = graphs(random_pair[0], head)
-    storing = programs[DRAFT_PREFILL].run_decompositions({})
+    storing = graphs(random_pair[0], head)[DRAFT_PREFILL].run_decompositions({})
     assert count(storing, PROMPT) == reads
     tables = [
         node.meta["val"].shape[-1]

@@ -14,11 +14,7 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import ExportSpec, Pair, run_check
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.publish.describe import (
-    cache_bytes,
-    describe_constants,
-    describe_decisions,
-)
+from eagle_aot.export.publish.describe import cache_bytes, describe_constants, describe_decisions
 from support.pairs import dummy, head_of, load, short_dummy
 
 LAYERS = 3  # of a dummy, all sliding

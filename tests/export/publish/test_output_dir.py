@@ -80,8 +80,7 @@ def test_a_foreign_directory_and_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("")
     with pytest.raises(
-        ExportError,
-        match=r"thesis: holds other files \(chapter.tex\): choose another --output-dir",
+        ExportError, match=r"thesis: holds other files \(chapter.tex\): choose another --output-dir"
     ):
         check_output_dir(tmp_path / "thesis")
     (tmp_path / "file").write_text("")
@@ -178,8 +177,7 @@ def test_a_kill_between_the_renames_costs_nothing(tmp_path: Path, already_rename
     with pytest.raises(KeyError), appearing(final):
         raise KeyError
     assert names(tmp_path) == ["artifact"]
-    expected = "newer" if already_renamed else "old"
-    assert said(final) == expected
+    assert said(final) == "newer" if already_renamed else "old"
 
 
 def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:

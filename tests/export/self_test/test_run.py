@@ -98,8 +98,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
     tmp_path: Path,
 ) -> None:
     """One block of positions has no standard error: NaN is no JSON."""
-    loaded = load(TINY_SPEC, positions=42)
-    found = pairing_record(loaded, XNNPACK, Progress())
+    found = pairing_record(load(TINY_SPEC, positions=42), XNNPACK, Progress())
     assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
     write_artifact(tmp_path, self_test=found)
     assert Manifest.read(tmp_path).self_test == found
@@ -124,8 +123,7 @@ def test_an_export_goes_through_with_a_tokenizer_that_does_not_fit(
 
     tokenizer = SimpleNamespace(encode=encode)
     monkeypatch.setattr(provenance, "convert_tokenizer", lambda directory: tokenizer)
-    loaded = load(TINY_SPEC, positions=128)
-    found = pairing_record(loaded, XNNPACK, Progress())
+    found = pairing_record(load(TINY_SPEC, positions=128), XNNPACK, Progress())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
 

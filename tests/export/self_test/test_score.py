@@ -99,7 +99,6 @@ def test_chance_exceeds_three_standard_errors_once_in_310() -> None:
     generator = torch.Generator().manual_seed(0)
     samples = torch.randn(20_000, FEWEST_BLOCKS, generator=generator).double()
     errors = samples.std(dim=1) / FEWEST_BLOCKS**0.5
-    clear = int((samples.mean(dim=1) > STANDARD_ERRORS * errors).sum())
-    assert 40 < clear < 90
+    assert 40 < int((samples.mean(dim=1) > STANDARD_ERRORS * errors).sum()) < 90
     values = samples[0].repeat_interleave(BLOCK)
     assert Mean.of(values).error == pytest.approx(float(errors[0]))

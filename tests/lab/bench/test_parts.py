@@ -133,6 +133,5 @@ def test_filling_covers_the_context_with_target_and_drafter(runner: Runner) -> N
 
 
 def test_longest_chunk_is_a_chunk_of_prompts(runner: Runner) -> None:
-    chunk = longest_chunk(runner, HostClock(), 1)
-    assert chunk.tokens == CONSTANTS.max_prefill_chunk
+    assert longest_chunk(runner, HostClock(), 1).tokens == CONSTANTS.max_prefill_chunk
     assert {method for method, _, _ in calls_of(runner)} == {"prefill"}

@@ -31,8 +31,7 @@ def test_break_even_is_the_price_of_a_round_in_plain_rounds(at: AtContext) -> No
 
 
 def test_speeds_count_wall_time(at: AtContext) -> None:
-    round_ = at.rounds[1]
-    assert round_.tokens_per_second(2.7) == 150
+    assert at.rounds[1].tokens_per_second(2.7) == 150
     assert at.plain_round.tokens_per_second(1.0) == pytest.approx(83.333, abs=1e-3)
 
 

@@ -98,8 +98,7 @@ class Unread:
 
 
 @pytest.mark.parametrize(
-    ("measure", "call"),
-    [(time_on_host, ["play", "read result"]), (time_to_launch, ["play"])],
+    ("measure", "call"), [(time_on_host, ["play", "read result"]), (time_to_launch, ["play"])]
 )
 def test_a_launch_ends_before_its_result_is_read(measure: Measure, call: list[str]) -> None:
     clock = ScriptedClock(lambda call: 1.0)

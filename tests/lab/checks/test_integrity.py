@@ -47,11 +47,7 @@ def test_nothing_of_a_changed_artifact_is_loaded(
     artifact: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Any] = []
-    for owner, function in (
-        (load, "open_program"),
-        (ctypes, "CDLL"),
-        (torch.ops, "load_library"),
-    ):
+    for owner, function in ((load, "open_program"), (ctypes, "CDLL"), (torch.ops, "load_library")):
         monkeypatch.setattr(owner, function, lambda *what, **how: loaded.append(what))
     flip(artifact / name)
     with pytest.raises(ArtifactError, match=f"{name}: does not match its hash"):
@@ -88,10 +84,7 @@ def test_json_is_one_object_for_intact_and_changed_artifacts(artifact: Path) -> 
     result = verify(artifact, "--json")
     wrong = json.loads(result.stdout)
     assert result.exit_code == 1 and not wrong["intact"]
-    assert wrong["status"] == {
-        PROGRAM: "does not match its hash in manifest.json",
-        WEIGHTS: "ok",
-    }
+    assert wrong["status"] == {PROGRAM: "does not match its hash in manifest.json", WEIGHTS: "ok"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -35,8 +35,7 @@ def test_every_equation_is_true() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
-    [("so 3\n#### 12", 12), ("#### 12 apples", None), ("12", None), ("", None)],
+    ("text", "number"), [("so 3\n#### 12", 12), ("#### 12 apples", None), ("12", None), ("", None)]
 )
 def test_the_final_answer_is_the_marked_one(text: str, number: int | None) -> None:
     assert final_answer(text) == number

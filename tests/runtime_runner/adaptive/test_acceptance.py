@@ -132,8 +132,7 @@ def test_a_request_starts_from_the_usual_rates_and_soon_has_its_own() -> None:
 
 def test_predictions_of_plain_tokens_count_as_chains() -> None:
     rng, estimator, rounds = random.Random(0), AcceptanceEstimator(), AcceptanceEstimator()
-    correct = [rng.random() < 0.7 for _ in range(400)]
-    estimator.add_predictions(correct)
+    estimator.add_predictions([rng.random() < 0.7 for _ in range(400)])
     learn(rounds, AUTO_CHAINS[-1], chain_text(lambda _: [0.7] * MAX_AUTO_DEPTH, 400, 0))
     assert tokens(estimator, CHAIN) == pytest.approx(tokens(rounds, CHAIN), rel=0.2)
 
@@ -149,8 +148,7 @@ def test_the_chain_within_a_tree_ends_at_the_first_sibling(
 
 
 def test_drafts_after_the_end_of_a_request_do_not_count() -> None:
-    outcome = Outcome(3, [5, 6, 7, 8], ranks=(0, 0, 0, 0))
-    sample = RoundSample.of(outcome, 2)
+    sample = RoundSample.of(Outcome(3, [5, 6, 7, 8], ranks=(0, 0, 0, 0)), 2)
     assert (sample.accepted, sample.emitted, sample.likeliest) == (2, 2, 2)
 
 

@@ -210,8 +210,7 @@ def test_nothing_is_drafted_for_the_last_token(costs: MeasuredCosts) -> None:
 
 def test_drafts_beyond_the_end_of_a_request_do_not_count() -> None:
     """A short chain does if few tokens remain."""
-    costs = costs_of([9.0, 9.1, *[12.0] * 5], (0.1, 0.2))
-    chooser = chooser_of(costs)
+    chooser = chooser_of(costs_of([9.0, 9.1, *[12.0] * 5], (0.1, 0.2)))
     sample = RoundSample(MAX_AUTO_DEPTH, MAX_AUTO_DEPTH + 1)
     chooser.add(LONGEST_CHAIN, [sample] * 100, [])
     assert chooser.choose_run(AUTO_CHAINS, 0, 1000)[0] == LONGEST_CHAIN

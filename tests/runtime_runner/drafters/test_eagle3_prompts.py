@@ -58,8 +58,7 @@ def test_both_methods_store_the_same_caches(layers: int, tmp_path: Path) -> None
     other_rows, other = observed(pair, stores_prompts=True)
     chunks = [length for _, length in rows if length > 64]
     assert chunks and rows == [(DRAFT_DECODE, length) for _, length in rows]
-    stored = [length for name, length in other_rows if name == DRAFT_PREFILL]
-    assert stored == chunks
+    assert [length for name, length in other_rows if name == DRAFT_PREFILL] == chunks
     assert other_rows.count((DRAFT_DECODE, 1)) >= len(chunks)
     for cache, before in zip(draft._caches(), caches, strict=True):
         torch.testing.assert_close(cache.k[:, :PROMPT], before[:, :PROMPT], rtol=1e-4, atol=1e-5)

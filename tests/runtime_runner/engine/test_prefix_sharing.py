@@ -8,13 +8,7 @@ import pytest
 from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine.cache_slots import COPY_LEAST
-from support.runner.engines import (
-    ObservedTarget,
-    Requests,
-    request_of,
-    rounds_over,
-    schedule_over,
-)
+from support.runner.engines import ObservedTarget, Requests, request_of, rounds_over, schedule_over
 from support.runner.toy import SeeingDrafter, plain_text
 
 SEED, LENGTH = 5, 8

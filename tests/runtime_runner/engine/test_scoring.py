@@ -12,13 +12,7 @@ from eagle_aot.runtime_runner.engine import Engine, Request
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, PromptImage
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
-from support.runner.engines import (
-    ObservedTarget,
-    Requests,
-    request_of,
-    rounds_over,
-    schedule_over,
-)
+from support.runner.engines import ObservedTarget, Requests, request_of, rounds_over, schedule_over
 from support.runner.sampled import prompt_logprobs
 from support.runner.toy import SeeingDrafter, plain_text
 

@@ -44,8 +44,7 @@ class FollowedRequests(Requests):
 
 def test_drafts_after_a_plain_text_run_its_rows_again() -> None:
     served = FollowedRequests(1)
-    plain = served.answered(SYSTEM, PLAIN)
-    drafted = served.answered([*plain, 1], DRAFTED)
+    drafted = served.answered([*served.answered(SYSTEM, PLAIN), 1], DRAFTED)
     again = served.answered([*drafted, 2], DRAFTED)
     served.answered([*again, 3], PLAIN)
     assert [*served.reused.values()] == [0, 0, len(drafted) - 1, len(again) - 1]
@@ -55,8 +54,7 @@ def test_rows_observed_before_a_plain_continuation_are_reused() -> None:
     served = FollowedRequests(1)
     drafted = served.answered(SYSTEM, DRAFTED)
     middle = served.answered([*drafted, 1], PLAIN)
-    last = served.answered([*middle, 2], PLAIN)
-    served.answered([*last, 3], DRAFTED)
+    served.answered([*served.answered([*middle, 2], PLAIN), 3], DRAFTED)
     assert [*served.reused.values()] == [0, len(drafted) - 1, len(middle) - 1, len(drafted) - 1]
 
 

@@ -18,14 +18,7 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
 from eagle_aot.runtime_runner.frontend.generation import Generation, finish_reason, generate
 from support.runner.engines import decode
-from support.runner.toy import (
-    TAIL,
-    VOCAB,
-    RecordingDrafter,
-    ToyTarget,
-    TreeDrafter,
-    plain_text,
-)
+from support.runner.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
 
 
 def single() -> BatchState:

@@ -76,8 +76,7 @@ def test_json_gives_the_same_parameters_again() -> None:
         temperature=0.7, top_p=0.9, logit_bias={7: -1.5}, seed=(1 << 64) - 1, tree=Shape(6, 8, 32),
         max_new_tokens=9, echo=True, **lists,
     )  # fmt: skip
-    line = json.loads(json.dumps(params.to_json()))
-    again = GenerationParams.from_json(line)
+    again = GenerationParams.from_json(json.loads(json.dumps(params.to_json())))
     assert again.tree == "6,8,32"
     assert again == msgspec.structs.replace(params, tree="6,8,32")
     assert GenerationParams().to_json() == {}

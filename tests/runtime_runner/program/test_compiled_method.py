@@ -110,8 +110,7 @@ def test_arguments_follow_the_plan(
     inputs: list[Tensor] = [torch.tensor([1]), torch.tensor([2])]
     plan = method(input_order, output_order)
     compiled = CompiledMethod(plan, build(tmp_path), WEIGHTS, torch.device("cpu"))
-    delegate_inputs = [inputs[i] for i in input_order]
-    delegate_outputs = delegate_inputs[::-1]
+    delegate_outputs = [inputs[i] for i in input_order][::-1]
     expected = [delegate_outputs[i] for i in output_order]
     assert [int(x) for x in compiled.run(inputs)] == [int(x) for x in expected]
 

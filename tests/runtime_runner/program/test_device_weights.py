@@ -188,8 +188,7 @@ def test_writing_does_not_change_the_file(tmp_path: Path) -> None:
     loaded = Loaded(tmp_path, files)
     before = loaded.path.read_bytes()
     for weight in loaded.methods["forward"].weights:
-        tensor = loaded.weights.tensor(weight)
-        assert not tensor.fill_(77).eq(0).any()
+        assert not loaded.weights.tensor(weight).fill_(77).eq(0).any()
     assert loaded.path.read_bytes() == before
     fresh = Loaded(tmp_path / "fresh", files)
     assert fresh.tensor("forward", "t.position").tolist() == [4]

@@ -198,8 +198,7 @@ def test_every_truncation_is_refused(path: Path) -> None:
     ],
 )
 def test_changed_marks_and_names(path: Path, old: bytes, new: bytes, message: str) -> None:
-    method = Method("draft_decode", [entry("w", torch.ones(2))])
-    data = Files([method]).program()
+    data = Files([Method("draft_decode", [entry("w", torch.ones(2))])]).program()
     assert message in why(path, replaced(data, old, new))
 
 
@@ -324,8 +323,7 @@ def test_storages_that_are_missing_or_of_another_length(pair: Path) -> None:
     missing = {k: t for k, t in files.weights.items() if k != key}
     line = mismatch(pair, Files(files.methods, missing))
     assert line == f"{pair / WEIGHTS}: holds no blob named '{key}': export again"
-    longer = {**files.weights, key: torch.zeros(25)}
-    line = mismatch(pair, Files(files.methods, longer))
+    line = mismatch(pair, Files(files.methods, {**files.weights, key: torch.zeros(25)}))
     assert line == (
         f"{pair / WEIGHTS}: '{key}' has 100 bytes, {PROGRAM} expects 96: export again"
     )  # fmt: skip

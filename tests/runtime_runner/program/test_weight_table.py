@@ -171,8 +171,7 @@ def weights(draw: st.DrawFn, fqn: str) -> CudaWeightEntry:
     sizes, strides = tuple(s for s, _ in shape), tuple(s for _, s in shape)
     offset = draw(st.integers(0, 2**40))
     last = offset + sum((size - 1) * stride for size, stride in shape if size > 0)
-    spare = draw(st.integers(0, 2**50))
-    nbytes = (last + 1) * DTYPES[dtype].itemsize + spare
+    nbytes = (last + 1) * DTYPES[dtype].itemsize + draw(st.integers(0, 2**50))
     key, device = draw(st.text(max_size=20)), draw(st.sampled_from((CPU, CUDA)))
     return CudaWeightEntry(fqn, key, nbytes, dtype, device, offset, sizes, strides)
 

@@ -47,8 +47,7 @@ def test_a_row_does_not_depend_on_its_neighbours(vocab: int) -> None:
 def test_the_lower_of_equally_likely_ids_comes_first() -> None:
     logits = torch.tensor([[[1.0, -0.0, 5.0, 0.0, 5.0, -7.0, float("-inf")]]])
     assert likeliest(logits).tolist() == [[[2, 4, 0, 1, 3, 5, 6]]]
-    many = torch.zeros(1, 1, 1000)
-    assert likeliest(many).tolist() == [[list(range(MAX_LOGPROBS))]]
+    assert likeliest(torch.zeros(1, 1, 1000)).tolist() == [[list(range(MAX_LOGPROBS))]]
 
 
 def test_packed_log_probabilities_are_unpacked_bit_by_bit() -> None:

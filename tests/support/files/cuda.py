@@ -302,8 +302,5 @@ def sample_files(inline: bool = False) -> Files:
     )
     weights = {entries[fqn].storage_key: tensor for fqn, tensor in tensors.items()}
     weights[on_cpu.storage_key] = torch.tensor(3)
-    constants: dict[str, Sequence[Any]] = {
-        "get_window": [8],
-        "get_flags": [True, False],
-    }
+    constants: dict[str, Sequence[Any]] = {"get_window": [8], "get_flags": [True, False]}
     return Files([verify, draft], weights, constants, inline)

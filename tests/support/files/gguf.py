@@ -61,8 +61,7 @@ class GgufModel:
         self, size: int, adds_bos: bool | None = False, template: str = TEMPLATE, pre: str = "gpt-2"
     ) -> None:
         """Write a byte-level vocabulary of `size` tokens, with <s> 0 and </s> 1."""
-        alphabet = sorted(bytes_to_unicode().values())
-        words = ["<s>", "</s>", *alphabet, "th"][:size]
+        words = ["<s>", "</s>", *sorted(bytes_to_unicode().values()), "th"][:size]
         words += [f"unused{i}" for i in range(size - len(words))]
         writer = self.writer
         writer.add_tokenizer_model("gpt2")

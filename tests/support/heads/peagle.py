@@ -26,8 +26,7 @@ MASK_TOKEN = 7
 def peagle_tensors(shape: HeadShape) -> Tensors:
     """A head of a few layers with a mask."""
     generator = torch.Generator().manual_seed(shape.seed + 1)
-    width = shape.num_taps * shape.target_hidden
-    mask = torch.randn(1, 1, width, generator=generator)
+    mask = torch.randn(1, 1, shape.num_taps * shape.target_hidden, generator=generator)
     return head_tensors(shape) | {"mask_hidden": mask}
 
 

@@ -8,12 +8,7 @@ from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
 from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, LargeMTile
 from eagle_aot.triton_kernels.row_tiling import tile_counts
 from support.interpreted.as_a_gpu import allocate_output
-from support.kernels.int4_cases import (
-    Case,
-    assert_rounded_weight,
-    float64_gated,
-    tensors,
-)
+from support.kernels.int4_cases import Case, assert_rounded_weight, float64_gated, tensors
 
 FLOAT32_SLACK = 1e-5
 WIDTHS = 8, 16, 32, 48, 64
@@ -49,8 +44,7 @@ def test_the_small_m_product_is_that_of_the_rounded_weight(case: Case, rows: int
 def test_a_product_of_large_rows_is_finite() -> None:
     """Codes are centred before they are multiplied, so no sum is larger than the product."""
     case = Case(37, 64, 32)
-    x = case.rows(8) * 5e35
-    assert product(x, case.packed()).isfinite().all()
+    assert product(case.rows(8) * 5e35, case.packed()).isfinite().all()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -23,8 +23,7 @@ SMALL = {"TILE": 64, "CAPACITY": 80, "FEW": 6}
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_kernels_have_the_bits_of_the_cpu_processors(case: Case) -> None:
-    expected = case.processed()
-    assert torch.equal(interpreted(case.processed), expected)
+    assert torch.equal(interpreted(case.processed), case.processed())
 
 
 @pytest.mark.parametrize("name", edges(VOCAB))
@@ -74,11 +73,7 @@ drawn = st.builds(
 
 
 @settings(max_examples=15, deadline=None, derandomize=True, database=None)
-@given(
-    few=st.lists(numbers, min_size=1, max_size=40),
-    sampling=drawn,
-    seed=st.integers(0, 99),
-)
+@given(few=st.lists(numbers, min_size=1, max_size=40), sampling=drawn, seed=st.integers(0, 99))
 def test_random_rows_have_the_bits_of_the_cpu_processors(
     few: list[float], sampling: SamplingParams, seed: int
 ) -> None:

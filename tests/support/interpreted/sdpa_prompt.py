@@ -65,8 +65,7 @@ def test_rows_of_an_image_see_all_of_it(layer: Layer, context: int) -> None:
     output = attend(prompt)
     assert relative_error(output, prompt.expected()) < ERROR[layer.dtype]
     for images in (IMAGES[1:], ()):
-        other = attend(replace(prompt, images=images))
-        same = (output == other).flatten(2).all(-1)[0]
+        same = (output == attend(replace(prompt, images=images))).flatten(2).all(-1)[0]
         changed = torch.zeros(37, dtype=torch.bool)
         for first, after in set(IMAGES) - set(images):
             changed[first : after - 1] = True  # the last row of an image sees no later row
@@ -76,8 +75,7 @@ def test_rows_of_an_image_see_all_of_it(layer: Layer, context: int) -> None:
 @pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[5]], ids=str)
 def test_an_image_cut_by_a_chunk_has_the_bits_of_the_whole(layer: Layer) -> None:
     whole = attend(Prompt(layer, 40, 60, images=((10, 50),)))
-    rest = attend(Prompt(layer, 70, 30, images=((0, 20),)))
-    assert torch.equal(rest, whole[:, 30:])
+    assert torch.equal(attend(Prompt(layer, 70, 30, images=((0, 20),))), whole[:, 30:])
 
 
 @pytest.mark.parametrize("layer", [LAYERS[1], LAYERS[6], *KINDS], ids=str)
@@ -109,8 +107,7 @@ def test_the_cache_index_and_length_change_no_bit(layer: Layer) -> None:
 
 
 def test_memory_after_the_output_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = LAYERS[2]
-    prompt = Prompt(layer, 20, 11)
+    prompt = Prompt(LAYERS[2], 20, 11)
     buffer = torch.full((8192,), torch.nan)
     allocate_output(monkeypatch, buffer, (1, 11, 7, 32))
     output = attend(prompt)

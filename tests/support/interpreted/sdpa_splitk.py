@@ -101,8 +101,7 @@ def test_a_chain_matches_attention_and_each_row_alone(layer: Layer, context: int
     assert output.shape == case.q.shape and output.dtype == case.q.dtype
     assert relative_error(output, case.expected()) < ERROR[layer.dtype]
     assert all(torch.equal(alone(layer, text, row), output[0, row]) for row in (0, 7))
-    some = attend(forward(layer, text.some(2, 7)))
-    assert torch.equal(some, output[:, 2:7])
+    assert torch.equal(attend(forward(layer, text.some(2, 7))), output[:, 2:7])
 
 
 @pytest.mark.parametrize(("layer", "context"), TREES, ids=str)
@@ -205,8 +204,7 @@ def test_any_row_equals_itself_alone(
 def test_the_tile_size_changes_no_bit(layer: Layer) -> None:
     """A single split gives the chunks of a tree's rows two lengths."""
     case = forward(layer, tree(200, [*range(-1, 14), *FEW]))
-    narrow = attend(case)
-    assert torch.equal(attend(case, row_tile=64), narrow)
+    assert torch.equal(attend(case, row_tile=64), attend(case))
     if not layer.window:
         few = attend(case, splits=1)
         assert relative_error(few, case.expected()) < ERROR[layer.dtype]
@@ -243,8 +241,7 @@ def test_hidden_slots_change_no_bit(layer: Layer) -> None:
 
 @pytest.mark.parametrize("rows", [3, 11])
 def test_memory_after_the_output_is_not_written(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    layer = Layer(7, 1, 32, 0, torch.float32)
-    case = forward(layer, chain(20, rows))
+    case = forward(Layer(7, 1, 32, 0, torch.float32), chain(20, rows))
     buffer = torch.full((4096,), torch.nan)
     allocate_output(monkeypatch, buffer, (1, rows, 7, 32))
     output = attend(case)

@@ -40,8 +40,7 @@ class Case:
     def rows(self, m: int, device: str = "cpu") -> Tensor:
         """Return activations bfloat16 [1, m, k]."""
         generator = torch.Generator(device).manual_seed(self.k)
-        x = torch.randn(1, m, self.k, generator=generator, device=device)
-        return x.bfloat16()
+        return torch.randn(1, m, self.k, generator=generator, device=device).bfloat16()
 
 
 def tensors(weight: PackedInt4) -> tuple[Tensor, Tensor, Tensor | None, int]:

@@ -106,5 +106,4 @@ def test_the_config_key_of_the_message_mends_the_head(
     message = judged(load_draft(directory, target, 256), built_in, target).message
     key, value = re.findall(r'\("(\w+)": (true|false) in the head\'s config.json\)', message)[0]
     edit_config(directory, **{key: json.loads(value)})
-    mended = load_draft(directory, target, 256)
-    assert judged(mended, built_in, target).kind == "fits"
+    assert judged(load_draft(directory, target, 256), built_in, target).kind == "fits"

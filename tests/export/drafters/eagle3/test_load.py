@@ -67,8 +67,7 @@ def test_a_full_vocabulary_needs_no_map(tmp_path: Path) -> None:
 
 
 def test_a_missing_embedding_is_the_targets_raw_table(tmp_path: Path, target: TapTarget) -> None:
-    shape = HeadShape(own_embedding=False)
-    directory = write_speculators(tmp_path, shape)
+    directory = write_speculators(tmp_path, HeadShape(own_embedding=False))
     alone = load_draft(directory)
     assert not alone.has_embedding
     with pytest.raises(SettingError, match="no embedding of its own: load it with its target"):

@@ -25,8 +25,7 @@ def choose(
 
 
 @pytest.mark.parametrize(
-    ("layers", "taps"),
-    [(60, (2, 30, 57)), (36, (2, 18, 33)), (8, (2, 4, 5)), (7, (2, 3, 4))],
+    ("layers", "taps"), [(60, (2, 30, 57)), (36, (2, 18, 33)), (8, (2, 4, 5)), (7, (2, 3, 4))]
 )
 def test_default_boundaries(layers: int, taps: tuple[int, ...]) -> None:
     assert default_tap_layers(layers).boundaries == taps
