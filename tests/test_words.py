@@ -149,15 +149,12 @@ def test_markdown_is_read_without_code_quotations_and_addresses() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("extract", "found"),
-    [
-        (python_docstrings, [(1, "told one"), (4, "told two")]),
-        (python_comments, [(3, "# told three")]),
-        (python_names, [(2, "told four"), (5, "Told Five")]),
-        (python_help, [(6, "told six")]),
-    ],
-)
+@pytest.mark.parametrize(("extract", "found"), [
+    (python_docstrings, [(1, "told one"), (4, "told two")]),
+    (python_comments, [(3, "# told three")]),
+    (python_names, [(2, "told four"), (5, "Told Five")]),
+    (python_help, [(6, "told six")]),
+])  # fmt: skip
 def test_python_is_read_by_its_parts(
     extract: Callable[[str], Iterator[Line]], found: list[Line]
 ) -> None:

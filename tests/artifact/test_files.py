@@ -58,25 +58,22 @@ def oracle(content: bytes) -> FileRecord:
 HASH = "0" * 64
 
 
-@pytest.mark.parametrize(
-    ("stored", "wrong"),
-    [
-        (None, "Expected `object`, got `null`"),
-        (HASH, "Expected `object`, got `str`"),
-        ([1, HASH], "Expected `object`, got `array`"),
-        ({"bytes": 1}, "missing required field `sha256`"),
-        ({"bytes": 1, "sha256": HASH, "path": "/"}, "unknown field `path`"),
-        ({"bytes": "1", "sha256": HASH}, "Expected `int`, got `str`"),
-        ({"bytes": 1.0, "sha256": HASH}, "Expected `int`, got `float`"),
-        ({"bytes": True, "sha256": HASH}, "Expected `int`, got `bool`"),
-        ({"bytes": -1, "sha256": HASH}, "Expected `int` >= 0"),
-        ({"bytes": 1, "sha256": 0}, "Expected `str`, got `int`"),
-        ({"bytes": 1, "sha256": HASH[1:]}, "Expected `str` matching"),
-        ({"bytes": 1, "sha256": HASH + "\n"}, "Expected `str` matching"),
-        ({"bytes": 1, "sha256": "G" * 64}, "Expected `str` matching"),
-        ({"bytes": 1, "sha256": "A" * 64}, "Expected `str` matching"),
-    ],
-)
+@pytest.mark.parametrize(("stored", "wrong"), [
+    (None, "Expected `object`, got `null`"),
+    (HASH, "Expected `object`, got `str`"),
+    ([1, HASH], "Expected `object`, got `array`"),
+    ({"bytes": 1}, "missing required field `sha256`"),
+    ({"bytes": 1, "sha256": HASH, "path": "/"}, "unknown field `path`"),
+    ({"bytes": "1", "sha256": HASH}, "Expected `int`, got `str`"),
+    ({"bytes": 1.0, "sha256": HASH}, "Expected `int`, got `float`"),
+    ({"bytes": True, "sha256": HASH}, "Expected `int`, got `bool`"),
+    ({"bytes": -1, "sha256": HASH}, "Expected `int` >= 0"),
+    ({"bytes": 1, "sha256": 0}, "Expected `str`, got `int`"),
+    ({"bytes": 1, "sha256": HASH[1:]}, "Expected `str` matching"),
+    ({"bytes": 1, "sha256": HASH + "\n"}, "Expected `str` matching"),
+    ({"bytes": 1, "sha256": "G" * 64}, "Expected `str` matching"),
+    ({"bytes": 1, "sha256": "A" * 64}, "Expected `str` matching"),
+])  # fmt: skip
 def test_what_is_no_record_is_refused(stored: Any, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         msgspec.convert(stored, FileRecord)

@@ -72,15 +72,12 @@ def add_unlisted(artifact: Path) -> None:
     (artifact / "tokenizer.model").write_text("{}")
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (rewrite, "does not match its hash"),
-        (replace_manifest, "does not match its hash"),
-        (add_unlisted, "not listed"),
-        (lambda artifact: (artifact / PROGRAM).unlink(), "missing"),
-    ],
-)
+@pytest.mark.parametrize(("change", "line"), [
+    (rewrite, "does not match its hash"),
+    (replace_manifest, "does not match its hash"),
+    (add_unlisted, "not listed"),
+    (lambda artifact: (artifact / PROGRAM).unlink(), "missing"),
+])  # fmt: skip
 def test_what_changed_is_verified_again(
     artifact: Path, verified: list[Path], change: Callable[[Path], None], line: str
 ) -> None:

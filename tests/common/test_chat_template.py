@@ -76,22 +76,19 @@ def test_templates_give_the_text_of_transformers(
     assert render(TEMPLATES[name], messages, prompt) == expected
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% if messages %}{{ raise_exception('roles must alternate') }}{% endif %}",
-        "{{ 1 / (messages | length - messages | length) }}",
-        "{{ messages.append(1) }}",
-        "{{ messages.__class__.__mro__ }}",
-        "{{ messages[0].content.unheard_of() }}",
-        "{{ strftime_now.__globals__.x }}",
-        "{{ raise_exception.__globals__['json'] }}",
-        "{% if %}",
-        "{{ messages | unheard_of }}",
-        "{% generation %}",
-        "{{ range(10 ** 9) }}",
-    ],
-)
+@pytest.mark.parametrize("template", [
+    "{% if messages %}{{ raise_exception('roles must alternate') }}{% endif %}",
+    "{{ 1 / (messages | length - messages | length) }}",
+    "{{ messages.append(1) }}",
+    "{{ messages.__class__.__mro__ }}",
+    "{{ messages[0].content.unheard_of() }}",
+    "{{ strftime_now.__globals__.x }}",
+    "{{ raise_exception.__globals__['json'] }}",
+    "{% if %}",
+    "{{ messages | unheard_of }}",
+    "{% generation %}",
+    "{{ range(10 ** 9) }}",
+])  # fmt: skip
 def test_templates_fail_as_with_transformers(template: str) -> None:
     with pytest.raises(Exception) as expected:
         transformers_render(template, CONVERSATIONS[0])
@@ -100,16 +97,13 @@ def test_templates_fail_as_with_transformers(template: str) -> None:
     assert str(raised.value) == str(expected.value)
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% set n = namespace(_Namespace__attrs=1) %}",
-        "{% set n = namespace({'__class__': 1}) %}",
-        "{% set n = namespace() %}{% set n.__class__ = 1 %}",
-        "{{ dict.mro() }}",
-        "{{ dict.__subclasses__() }}",
-    ],
-)
+@pytest.mark.parametrize("template", [
+    "{% set n = namespace(_Namespace__attrs=1) %}",
+    "{% set n = namespace({'__class__': 1}) %}",
+    "{% set n = namespace() %}{% set n.__class__ = 1 %}",
+    "{{ dict.mro() }}",
+    "{{ dict.__subclasses__() }}",
+])  # fmt: skip
 def test_templates_reach_no_internals_of_python(template: str) -> None:
     with pytest.raises((SecurityError, UndefinedError)):
         render(template, CONVERSATIONS[0])

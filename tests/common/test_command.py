@@ -20,17 +20,14 @@ def command_that_raises(error: BaseException) -> click.Command:
     return eagle_command(body)
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (EagleError("two\nlines"), "Error: two lines\n"),
-        (KeyboardInterrupt(), "Error: interrupted\n"),
-        (OSError(28, "No space left on device"), "Error: output: No space left on device\n"),
-        (EagleError("a\x1b]0;owned\x07\x1b[2Jb"), "Error: a\ufffd]0;owned\ufffd\ufffd[2Jb\n"),
-        (FileNotFoundError(2, "No", "\x1b[2J"), "Error: \ufffd[2J: No\n"),
-        (IsADirectoryError(21, "Is a directory", "a.png"), "Error: a.png: Is a directory\n"),
-    ],
-)
+@pytest.mark.parametrize(("error", "line"), [
+    (EagleError("two\nlines"), "Error: two lines\n"),
+    (KeyboardInterrupt(), "Error: interrupted\n"),
+    (OSError(28, "No space left on device"), "Error: output: No space left on device\n"),
+    (EagleError("a\x1b]0;owned\x07\x1b[2Jb"), "Error: a\ufffd]0;owned\ufffd\ufffd[2Jb\n"),
+    (FileNotFoundError(2, "No", "\x1b[2J"), "Error: \ufffd[2J: No\n"),
+    (IsADirectoryError(21, "Is a directory", "a.png"), "Error: a.png: Is a directory\n"),
+])  # fmt: skip
 def test_a_stated_failure_is_one_line(error: BaseException, line: str) -> None:
     result = CliRunner().invoke(command_that_raises(error))
     assert (result.exit_code, result.stderr) == (1, line)

@@ -22,29 +22,26 @@ def test_each_source_is_read(tmp_path: Path) -> None:
     assert read_prompts(None, None, lines) == ["a", [2, 3]]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        "[]",
-        "3",
-        "{}",
-        '{"prompt": 3}',
-        "[" * 100_000,
-        '{"token_ids": [' + "9" * 5000 + "]}",
-        '{"token_ids": ["a"]}',
-        '{"token_ids": [true]}',
-        '{"prompt": "a", "token_ids": [1]}',
-        '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}',
-        '{"messages": []}',
-        '{"messages": "a"}',
-        '{"messages": [{"role": "user"}]}',
-        '{"messages": [{"role": "user", "content": ["a"]}]}',
-        '{"messages": [{"role": "usr", "content": "a"}]}',
-        '{"messages": [{"role": "assistant", "content": "a"}]}',
-        '{"messages": [{"role": "\\ud800", "content": "a"}]}',
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "{",
+    "[]",
+    "3",
+    "{}",
+    '{"prompt": 3}',
+    "[" * 100_000,
+    '{"token_ids": [' + "9" * 5000 + "]}",
+    '{"token_ids": ["a"]}',
+    '{"token_ids": [true]}',
+    '{"prompt": "a", "token_ids": [1]}',
+    '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}',
+    '{"messages": []}',
+    '{"messages": "a"}',
+    '{"messages": [{"role": "user"}]}',
+    '{"messages": [{"role": "user", "content": ["a"]}]}',
+    '{"messages": [{"role": "usr", "content": "a"}]}',
+    '{"messages": [{"role": "assistant", "content": "a"}]}',
+    '{"messages": [{"role": "\\ud800", "content": "a"}]}',
+])  # fmt: skip
 def test_a_bad_line_is_named(line: str) -> None:
     with pytest.raises(PromptError, match="where:2: "):
         list(parse_jsonl(f'{{"prompt": "fine"}}\n{line}', "where"))

@@ -150,18 +150,15 @@ def test_settings_that_are_no_object_are_refused(directory: Path, text: str) -> 
         read_tokenizer(directory)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("tokenizer_class", "LlamaTokenizer", "Invalid enum value 'LlamaTokenizer'"),
-        ("clean_up_tokenization_spaces", True, "must be false"),
-        ("add_bos_token", False, "unknown field `add_bos_token`"),
-        ("chat_template", "{{ messages[0].content }}", "unknown field `chat_template`"),
-        ("unk_token", {"__type": "AddedToken", "content": "<pad>"}, "Expected `str . null`"),
-        ("auto_map", {"AutoTokenizer": ["mine.Mine", None]}, "unknown field `auto_map`"),
-        ("tokenizer_file", "/etc/hostname", "unknown field `tokenizer_file`"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "message"), [
+    ("tokenizer_class", "LlamaTokenizer", "Invalid enum value 'LlamaTokenizer'"),
+    ("clean_up_tokenization_spaces", True, "must be false"),
+    ("add_bos_token", False, "unknown field `add_bos_token`"),
+    ("chat_template", "{{ messages[0].content }}", "unknown field `chat_template`"),
+    ("unk_token", {"__type": "AddedToken", "content": "<pad>"}, "Expected `str . null`"),
+    ("auto_map", {"AutoTokenizer": ["mine.Mine", None]}, "unknown field `auto_map`"),
+    ("tokenizer_file", "/etc/hostname", "unknown field `tokenizer_file`"),
+])  # fmt: skip
 def test_settings_of_a_checkpoint_are_refused(
     directory: Path, key: str, value: Any, message: str
 ) -> None:

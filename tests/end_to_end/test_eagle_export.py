@@ -34,31 +34,28 @@ def test_options_are_listed() -> None:
     assert named == OPTIONS
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--target-model", "gpt-5"], "known targets: gemma4-tiny, gemma4-31b"),
-        (["--target-model", "gemma4-31b"], "--target-dir is needed: gemma4-31b"),
-        (["--target-model", "auto"], "--target-dir is needed: auto"),
-        (["--target-model", "gemma4-26b-a4b"], "gemma4-26b-a4b is not supported: each token"),
-        (["--target-model", "gemma4-31b", "--target-dir", "/"], "--target-dir /config.json: no"),
-        (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such checkpoint"),
-        (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
-        (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
-        (
-            [
-                *("--target-model", "gemma4-tiny"),
-                *("--cpu-weights", "int8"),
-                *("--backend", "cuda"),
-            ],
-            "--cpu-weights int8: is for XNNPACK; leave it out for cuda",
-        ),
-        (
-            ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--draft-dir", "/"],
-            "leave out --target-dir and --draft-dir",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--target-model", "gpt-5"], "known targets: gemma4-tiny, gemma4-31b"),
+    (["--target-model", "gemma4-31b"], "--target-dir is needed: gemma4-31b"),
+    (["--target-model", "auto"], "--target-dir is needed: auto"),
+    (["--target-model", "gemma4-26b-a4b"], "gemma4-26b-a4b is not supported: each token"),
+    (["--target-model", "gemma4-31b", "--target-dir", "/"], "--target-dir /config.json: no"),
+    (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such checkpoint"),
+    (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
+    (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
+    (
+        [
+            *("--target-model", "gemma4-tiny"),
+            *("--cpu-weights", "int8"),
+            *("--backend", "cuda"),
+        ],
+        "--cpu-weights int8: is for XNNPACK; leave it out for cuda",
+    ),
+    (
+        ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--draft-dir", "/"],
+        "leave out --target-dir and --draft-dir",
+    ),
+])  # fmt: skip
 def test_wrong_settings_are_refused_in_one_line(
     arguments: list[str], message: str, tmp_path: Path
 ) -> None:
@@ -75,25 +72,22 @@ def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.Mon
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--target-model"],
-        ["--backend", "tpu"],
-        ["--draft-quant", "int2"],
-        ["--drafter", "telepathy"],
-        ["--max-seq-len", "3"],
-        ["--max-seq-len", "1000000000000"],
-        ["--chain-len", "0"],
-        ["--chain-len", "16"],
-        ["--max-batch-size", "0"],
-        ["--max-batch-size", "65"],
-        ["--jobs", "0"],
-        ["--target-model", "gemma4-tiny", "--json"],
-        ["--unknown"],
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    [],
+    ["--target-model"],
+    ["--backend", "tpu"],
+    ["--draft-quant", "int2"],
+    ["--drafter", "telepathy"],
+    ["--max-seq-len", "3"],
+    ["--max-seq-len", "1000000000000"],
+    ["--chain-len", "0"],
+    ["--chain-len", "16"],
+    ["--max-batch-size", "0"],
+    ["--max-batch-size", "65"],
+    ["--jobs", "0"],
+    ["--target-model", "gemma4-tiny", "--json"],
+    ["--unknown"],
+])  # fmt: skip
 def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
     assert export(*arguments).exit_code == 2
 

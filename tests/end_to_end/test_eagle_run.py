@@ -182,17 +182,14 @@ def test_a_raw_prompt_has_no_turns(tiny_artifact: Path) -> None:
     assert raw["prompt_tokens"] < chat["prompt_tokens"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--prompt", "Tom", "--chain-len", "16"], "this artifact takes 1 to 15"),
-        (["--prompt", "Tom", "--tree", "6,8,64"], "tree 6,8,64: there must be 1 to 63 nodes"),
-        (["--prompt", "Tom", "--tree", "auto", "--chain-len", "auto"], "name one of them"),
-        (["--prompt", "Tom", "--tree", "auto", "--drafter", "ngram"], "proposes chains"),
-        (["--prompt", "Tom", "--temperature", "-1"], "temperature -1.0: must be"),
-        (["--prompt-file", "/none"], "/none: cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--prompt", "Tom", "--chain-len", "16"], "this artifact takes 1 to 15"),
+    (["--prompt", "Tom", "--tree", "6,8,64"], "tree 6,8,64: there must be 1 to 63 nodes"),
+    (["--prompt", "Tom", "--tree", "auto", "--chain-len", "auto"], "name one of them"),
+    (["--prompt", "Tom", "--tree", "auto", "--drafter", "ngram"], "proposes chains"),
+    (["--prompt", "Tom", "--temperature", "-1"], "temperature -1.0: must be"),
+    (["--prompt-file", "/none"], "/none: cannot be read"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused_in_one_line(
     random_artifact: Path, arguments: list[str], message: str
 ) -> None:

@@ -58,15 +58,12 @@ def test_an_image_in_a_request_is_answered(client: TestClient, picture_runner: R
     assert streamed.status_code == 200 and streamed.text.endswith("data: [DONE]\n\n")
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("https://example.org/a.png", "nothing is fetched"),
-        ("/etc/passwd", "nothing is fetched"),
-        ("data:image/png;base64,AAAA", "not an image in PNG, JPEG, WEBP"),
-        (data_url(FILE[:500]), "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("url", "words"), [
+    ("https://example.org/a.png", "nothing is fetched"),
+    ("/etc/passwd", "nothing is fetched"),
+    ("data:image/png;base64,AAAA", "not an image in PNG, JPEG, WEBP"),
+    (data_url(FILE[:500]), "cannot be read"),
+])  # fmt: skip
 def test_a_wrong_image_is_refused(client: TestClient, url: str, words: str) -> None:
     answer = client.post("/v1/chat/completions", json=request_body(url))
     assert answer.status_code == 400, answer.text

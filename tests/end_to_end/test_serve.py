@@ -148,39 +148,36 @@ def test_a_stop_text_ends_an_answer(server: Server) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"frequency": 1}, "frequency: no such parameter here"),
-        ({"messages": []}, "messages: List should have at least 1 item"),
-        ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "the last one must be the user's"),
-        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
-        ({"temperature": -1}, "temperature -1"),
-        ({"temperature": "NaN"}, "temperature"),
-        ({"temperature": True}, "temperature: Input should be a valid number"),
-        ({"top_p": "0.5"}, "top_p: Input should be a valid number"),
-        ({"messages": None}, "messages: Field required"),
-        ({"no_such": None}, "no_such: no such parameter here"),
-        ({"logit_bias": {"99999": 1}}, "logit_bias: token 99999 is outside the vocabulary"),
-        ({"n": 1000}, "n 1000: must be a whole number from 1 to 128"),
-        ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer"),
-        ({"chain_len": 99}, "chain length 99"),
-        ({"top_logprobs": 2}, "top_logprobs 2: needs logprobs: true"),
-        ({"stream_options": {}}, "stream_options: needs stream: true"),
-        ({"logprobs": 2}, "logprobs: Input should be a valid boolean"),
-        (
-            {"logprobs": True, "top_logprobs": 21},
-            "top_logprobs: Input should be less than or equal to 20",
-        ),
-        ({"logprobs": True, "logprobs_of": "head"}, "logprobs_of: Input should be 'model' or"),
-        ({"tree": "1,99,3"}, "tree 1,99,3: top-k must be 1 to 16"),
-        ({"tree": "/etc/passwd"}, "tree: String should match pattern"),
-        ({"stop": ""}, "stop"),
-        ({"stop_token_ids": [10**9]}, "1000000000"),
-        ({"messages": [{"role": "user", "content": "word " * 5000}]}, "context"),
-    ],
-)
+@pytest.mark.parametrize(("change", "line"), [
+    ({"frequency": 1}, "frequency: no such parameter here"),
+    ({"messages": []}, "messages: List should have at least 1 item"),
+    ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
+    ({"messages": [{"role": "assistant", "content": "a"}]}, "the last one must be the user's"),
+    ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+    ({"temperature": -1}, "temperature -1"),
+    ({"temperature": "NaN"}, "temperature"),
+    ({"temperature": True}, "temperature: Input should be a valid number"),
+    ({"top_p": "0.5"}, "top_p: Input should be a valid number"),
+    ({"messages": None}, "messages: Field required"),
+    ({"no_such": None}, "no_such: no such parameter here"),
+    ({"logit_bias": {"99999": 1}}, "logit_bias: token 99999 is outside the vocabulary"),
+    ({"n": 1000}, "n 1000: must be a whole number from 1 to 128"),
+    ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer"),
+    ({"chain_len": 99}, "chain length 99"),
+    ({"top_logprobs": 2}, "top_logprobs 2: needs logprobs: true"),
+    ({"stream_options": {}}, "stream_options: needs stream: true"),
+    ({"logprobs": 2}, "logprobs: Input should be a valid boolean"),
+    (
+        {"logprobs": True, "top_logprobs": 21},
+        "top_logprobs: Input should be less than or equal to 20",
+    ),
+    ({"logprobs": True, "logprobs_of": "head"}, "logprobs_of: Input should be 'model' or"),
+    ({"tree": "1,99,3"}, "tree 1,99,3: top-k must be 1 to 16"),
+    ({"tree": "/etc/passwd"}, "tree: String should match pattern"),
+    ({"stop": ""}, "stop"),
+    ({"stop_token_ids": [10**9]}, "1000000000"),
+    ({"messages": [{"role": "user", "content": "word " * 5000}]}, "context"),
+])  # fmt: skip
 def test_a_wrong_request_is_refused_in_one_line(
     server: Server, change: dict[str, Any], line: str
 ) -> None:

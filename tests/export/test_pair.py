@@ -162,15 +162,12 @@ def head(
     return load_draft(write_head(directory, head_tensors(shape), config), target, 32)
 
 
-@pytest.mark.parametrize(
-    ("changes", "taps", "message"),
-    [
-        ({"target_hidden": 24}, True, "hidden size is 32, the head was made for 24"),
-        ({"vocab": 97}, True, "vocabulary is 96, the head was made for 97"),
-        ({"own_embedding": False}, True, r"no embedding: load it with load_draft\(path, target="),
-        ({}, False, r"names no tap layers: load it with load_draft\(path, target="),
-    ],
-)
+@pytest.mark.parametrize(("changes", "taps", "message"), [
+    ({"target_hidden": 24}, True, "hidden size is 32, the head was made for 24"),
+    ({"vocab": 97}, True, "vocabulary is 96, the head was made for 97"),
+    ({"own_embedding": False}, True, r"no embedding: load it with load_draft\(path, target="),
+    ({}, False, r"names no tap layers: load it with load_draft\(path, target="),
+])  # fmt: skip
 def test_a_head_of_another_target_is_refused(
     tmp_path: Path,
     directories: tuple[Path, Path],

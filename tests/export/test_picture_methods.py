@@ -107,16 +107,13 @@ def test_what_reaches_the_compiler_for_a_gpu(
     assert not [one for one in found if "split" in one or "one_hot" in one]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"inputs": "image"}, "--inputs image: must be one of text, text,image"),
-        ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
-        ({"inputs": BOTH, "image_tokens": (281,)}, "--image-tokens 281: name some of 70, 140"),
-        ({"inputs": BOTH, "image_tokens": (280, 280)}, "each once"),
-        ({"inputs": BOTH, "max_prefill": 200}, "280 rows lies whole in one prefill chunk"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"inputs": "image"}, "--inputs image: must be one of text, text,image"),
+    ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
+    ({"inputs": BOTH, "image_tokens": (281,)}, "--image-tokens 281: name some of 70, 140"),
+    ({"inputs": BOTH, "image_tokens": (280, 280)}, "each once"),
+    ({"inputs": BOTH, "max_prefill": 200}, "280 rows lies whole in one prefill chunk"),
+])  # fmt: skip
 def test_options_that_say_nothing_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         run_check(dummy("gemma4-31b", dummy_layers=3, max_seq_len=512, **options))
@@ -143,23 +140,20 @@ def changed(directory: Path, **changes: Any) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"vision_config": None}, "there is no vision_config"),
-        ({"model_type": "gemma4_unified"}, "without a tower"),
-        ({"vision_config__num_key_value_heads": 2}, "fewer key heads"),
-        ({"vision_config__attention_bias": True}, "attention biases"),
-        ({"vision_config__hidden_activation": "relu"}, "activation 'relu'"),
-        ({"vision_config__rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn'"),
-        ({"vision_config__head_dim": 18}, "not a multiple of 4"),
-        ({"vision_config__hidden_size": 65}, "config.json says"),
-        ({"vision_config__num_hidden_layers": 4}, "is missing"),
-        ({"image_token_id": None}, "'image_token_id' is missing"),
-        ({"image_token_id": 320}, "320 is outside the vocabulary"),
-        ({"boi_token_id": 301}, "are not three ids"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"vision_config": None}, "there is no vision_config"),
+    ({"model_type": "gemma4_unified"}, "without a tower"),
+    ({"vision_config__num_key_value_heads": 2}, "fewer key heads"),
+    ({"vision_config__attention_bias": True}, "attention biases"),
+    ({"vision_config__hidden_activation": "relu"}, "activation 'relu'"),
+    ({"vision_config__rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn'"),
+    ({"vision_config__head_dim": 18}, "not a multiple of 4"),
+    ({"vision_config__hidden_size": 65}, "config.json says"),
+    ({"vision_config__num_hidden_layers": 4}, "is missing"),
+    ({"image_token_id": None}, "'image_token_id' is missing"),
+    ({"image_token_id": 320}, "320 is outside the vocabulary"),
+    ({"boi_token_id": 301}, "are not three ids"),
+])  # fmt: skip
 def test_a_tower_that_is_not_read_is_refused_by_name(
     changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:

@@ -76,19 +76,16 @@ def test_recorded_options_are_read_back(recorded: Manifest, pair: ResolvedExport
     assert recorded_spec(alone, Path("m")).drafter == "ngram"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_seq_len": 10**12}, "recorded options: --max-seq-len 1000000000000: must be"),
-        ({"max_seq_len": "all"}, "got `str` - at `$.max_seq_len`"),
-        ({"backend": "--output-dir=/etc"}, "recorded options: Invalid enum value"),
-        ({"tap_layers": [3, 2]}, "expected distinct, ascending boundaries"),
-        ({"chain_len": 99}, "recorded options: --chain-len 99: must be"),
-        ({"target_model": "gpt-5"}, "known targets"),
-        ({"output_dir": "/etc"}, "its options are not those of this version's exports"),
-        ({"help": True}, "its options are not those of this version's exports"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"max_seq_len": 10**12}, "recorded options: --max-seq-len 1000000000000: must be"),
+    ({"max_seq_len": "all"}, "got `str` - at `$.max_seq_len`"),
+    ({"backend": "--output-dir=/etc"}, "recorded options: Invalid enum value"),
+    ({"tap_layers": [3, 2]}, "expected distinct, ascending boundaries"),
+    ({"chain_len": 99}, "recorded options: --chain-len 99: must be"),
+    ({"target_model": "gpt-5"}, "known targets"),
+    ({"output_dir": "/etc"}, "its options are not those of this version's exports"),
+    ({"help": True}, "its options are not those of this version's exports"),
+])  # fmt: skip
 def test_options_that_no_user_could_give_are_refused(
     recorded: Manifest, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
@@ -104,17 +101,14 @@ def test_same_checkpoints_in_other_directories_are_accepted(
     check_checkpoints(recorded, resolve(SPEC).checkpoints)
 
 
-@pytest.mark.parametrize(
-    ("name", "flag"),
-    [
-        ("target/model.safetensors", "--target-dir"),
-        ("target/config.json", "--target-dir"),
-        ("target/tokenizer.json", "--target-dir"),
-        ("target/generation_config.json", "--target-dir"),
-        ("head/model.safetensors", "--draft-dir"),
-        ("head/config.json", "--draft-dir"),
-    ],
-)
+@pytest.mark.parametrize(("name", "flag"), [
+    ("target/model.safetensors", "--target-dir"),
+    ("target/config.json", "--target-dir"),
+    ("target/tokenizer.json", "--target-dir"),
+    ("target/generation_config.json", "--target-dir"),
+    ("head/model.safetensors", "--draft-dir"),
+    ("head/config.json", "--draft-dir"),
+])  # fmt: skip
 def test_a_checkpoint_that_changed_is_refused_by_file_name(
     recorded: Manifest, pair: ResolvedExport, tmp_path: Path, name: str, flag: str
 ) -> None:
@@ -190,15 +184,12 @@ def test_differences_are_listed_by_name(recorded: Manifest) -> None:
     assert compare_artifacts(made, made).files["model.pte"] == "same"
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ({}, {}, {}),
-        ({"a": 1}, {}, {"a": (1, None)}),
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a.c": (2, 3)}),
-        ({"a": {"b": 1}}, {"a": None}, {"a": ({"b": 1}, None)}),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "expected"), [
+    ({}, {}, {}),
+    ({"a": 1}, {}, {"a": (1, None)}),
+    ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a.c": (2, 3)}),
+    ({"a": {"b": 1}}, {"a": None}, {"a": ({"b": 1}, None)}),
+])  # fmt: skip
 def test_differences_have_dotted_names(one: Any, other: Any, expected: Any) -> None:
     assert differences(one, other) == expected
 

@@ -69,16 +69,13 @@ def test_recorded_options_read_back_as_the_same_spec(
     assert msgspec.convert(json.loads(json.dumps(recorded(spec))), ExportSpec) == spec
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tap_layers": (3, 2)}, "expected distinct, ascending boundaries"),
-        ({"cpu_weights": "int8", "backend": "cuda"}, "--cpu-weights int8: is for XNNPACK"),
-        ({"cpu_weights": "int8", "table_quant": "int4"}, "INT8 already: leave one of them out"),
-        ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
-        ({"no_self_test": True, "self_test_prompts": Path("x")}, "--no-self-test skips"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"tap_layers": (3, 2)}, "expected distinct, ascending boundaries"),
+    ({"cpu_weights": "int8", "backend": "cuda"}, "--cpu-weights int8: is for XNNPACK"),
+    ({"cpu_weights": "int8", "table_quant": "int4"}, "INT8 already: leave one of them out"),
+    ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
+    ({"no_self_test": True, "self_test_prompts": Path("x")}, "--no-self-test skips"),
+])  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(
     options: dict[str, Any], message: str
 ) -> None:

@@ -49,22 +49,19 @@ def test_a_stated_failure_has_no_problem(tmp_path: Path) -> None:
     assert problems(python(REFUSED), Path("none"), tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("body", "wrong"),
-    [
-        ("raise ValueError('Error: no')", "a traceback"),
-        (STDERR.format("Error: no\nand more", 1), "2 lines on stderr"),
-        (STDERR.format("Error: no", 2), "exit code 2, not 1"),
-        (STDERR.format("Error: no", 0), "exit code 0, not 1"),
-        (STDERR.format("Error: yes", 1), "does not say 'no'"),
-        (STDERR.format("no", 1), "no stated failure"),
-        ("import os; os.abort()", "exit code -6, not 1"),
-        (f"open('left', 'w'); {REFUSED}", "not removed: left"),
-        (f"open('.hidden', 'w'); {REFUSED}", "not removed: .hidden"),
-        (f"import tempfile; tempfile.mkstemp('-left'); {REFUSED}", "-left"),
-        (f"import os; os.mkdir('out'); {REFUSED}", "an output directory appeared"),
-    ],
-)
+@pytest.mark.parametrize(("body", "wrong"), [
+    ("raise ValueError('Error: no')", "a traceback"),
+    (STDERR.format("Error: no\nand more", 1), "2 lines on stderr"),
+    (STDERR.format("Error: no", 2), "exit code 2, not 1"),
+    (STDERR.format("Error: no", 0), "exit code 0, not 1"),
+    (STDERR.format("Error: yes", 1), "does not say 'no'"),
+    (STDERR.format("no", 1), "no stated failure"),
+    ("import os; os.abort()", "exit code -6, not 1"),
+    (f"open('left', 'w'); {REFUSED}", "not removed: left"),
+    (f"open('.hidden', 'w'); {REFUSED}", "not removed: .hidden"),
+    (f"import tempfile; tempfile.mkstemp('-left'); {REFUSED}", "-left"),
+    (f"import os; os.mkdir('out'); {REFUSED}", "an output directory appeared"),
+])  # fmt: skip
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_problem_is_found(body: str, wrong: str, terminal: bool, tmp_path: Path) -> None:
     if terminal and wrong == "no stated failure":

@@ -74,15 +74,12 @@ def test_seeds_cover_every_reader() -> None:
     assert sum(f.stat().st_size for f in FUZZ.rglob("*") if f.is_file()) < 2e5
 
 
-@pytest.mark.parametrize(
-    ("reader", "expected"),
-    [
-        (lambda directory: ctypes.string_at(0), "died with -11"),
-        (lambda directory: time.sleep(9), "hangs"),
-        (lambda directory: bytes(2**36), "MemoryError at test_fuzz.py"),
-        (lambda directory: None, READ),
-    ],
-)
+@pytest.mark.parametrize(("reader", "expected"), [
+    (lambda directory: ctypes.string_at(0), "died with -11"),
+    (lambda directory: time.sleep(9), "hangs"),
+    (lambda directory: bytes(2**36), "MemoryError at test_fuzz.py"),
+    (lambda directory: None, READ),
+])  # fmt: skip
 def test_a_reader_that_dies_is_a_finding(reader: object, expected: str, tmp_path: Path) -> None:
     assert callable(reader)
     assert outcome_apart(reader, tmp_path, seconds=0.3).startswith(expected)

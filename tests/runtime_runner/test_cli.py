@@ -17,47 +17,41 @@ def parse(*words: str) -> RunSpec:
     return specs[0]
 
 
-@pytest.mark.parametrize(
-    ("words", "generation"),
-    [
-        ((), {}),
-        (("--temperature", "0"), {"temperature": 0.0}),
-        (("--no-speculation", "--chain-len", "auto"), {"speculate": False, "chain_len": "auto"}),
-        (("--params", '{"logit_bias": {"42": -1.5}}'), {"logit_bias": {42: -1.5}}),
-        (("--params", '{"top_k": 5, "n": 2}', "--top-k", "0"), {"top_k": 0, "n": 2}),
-    ],
-)
+@pytest.mark.parametrize(("words", "generation"), [
+    ((), {}),
+    (("--temperature", "0"), {"temperature": 0.0}),
+    (("--no-speculation", "--chain-len", "auto"), {"speculate": False, "chain_len": "auto"}),
+    (("--params", '{"logit_bias": {"42": -1.5}}'), {"logit_bias": {42: -1.5}}),
+    (("--params", '{"top_k": 5, "n": 2}', "--top-k", "0"), {"top_k": 0, "n": 2}),
+])  # fmt: skip
 def test_generation_has_the_fields_that_were_given_and_flags_replace_params(
     words: tuple[str, ...], generation: dict[str, Any]
 ) -> None:
     assert parse(*words).generation == generation
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ((), "give one of --prompt, --prompt-file, --prompts-jsonl and --chat"),
-        (("--prompt", "a", "--prompt-file", "b"), "give one of --prompt"),
-        (("--what",), "No such option '--what'"),
-        (("--prompt", "a", "--prompt", "b"), "--prompt: given twice, and takes one value"),
-        (("--prompt", "a", "--n", "0"), "0 is not in the range 1<=x<=128"),
-        (("--prompt", "a", "--chain-len", "x"), "'x': must be a whole number or auto"),
-        (("--prompt", "a", "--params", "{"), "'{': Input data was truncated"),
-        (("--prompt", "a", "--params", '{"top_q": 1}'), "unknown field `top_q`"),
-        (("--prompt", "a", "--params", '{"echo": 1}'), "Expected `bool`, got `int` - at `$.echo`"),
-        (("--prompt", "a", "--params", '{"min_tokens": -1}'), "min_tokens -1: must be a whole"),
-        (("--batch-size", "2"), "--prompt-file, --prompts-jsonl and --chat"),
-        (("--chat", "--prompt", "Tom"), "leave out --prompt"),
-        (("--chat", "--raw-prompt"), "leave out --raw-prompt"),
-        (("--chat", "--plot", "a.png"), "leave out --plot"),
-        (("--prompt", "a", "--logprobs", "21", "--json"), "21 is not in the range"),
-        (("--prompt", "a", "--batch-size", "2"), "--batch-size goes with --prompts-jsonl"),
-        (("--prompt", "a", "--logprobs", "2"), "--logprobs goes with --json"),
-        (("--prompt", "a", "--params", '{"logprobs": 2}'), "logprobs goes with --json"),
-        (("--chat", "--n", "2"), "leave out --n"),
-        (("--chat", "--params", '{"echo": true}'), "leave out echo"),
-    ],
-)
+@pytest.mark.parametrize(("words", "line"), [
+    ((), "give one of --prompt, --prompt-file, --prompts-jsonl and --chat"),
+    (("--prompt", "a", "--prompt-file", "b"), "give one of --prompt"),
+    (("--what",), "No such option '--what'"),
+    (("--prompt", "a", "--prompt", "b"), "--prompt: given twice, and takes one value"),
+    (("--prompt", "a", "--n", "0"), "0 is not in the range 1<=x<=128"),
+    (("--prompt", "a", "--chain-len", "x"), "'x': must be a whole number or auto"),
+    (("--prompt", "a", "--params", "{"), "'{': Input data was truncated"),
+    (("--prompt", "a", "--params", '{"top_q": 1}'), "unknown field `top_q`"),
+    (("--prompt", "a", "--params", '{"echo": 1}'), "Expected `bool`, got `int` - at `$.echo`"),
+    (("--prompt", "a", "--params", '{"min_tokens": -1}'), "min_tokens -1: must be a whole"),
+    (("--batch-size", "2"), "--prompt-file, --prompts-jsonl and --chat"),
+    (("--chat", "--prompt", "Tom"), "leave out --prompt"),
+    (("--chat", "--raw-prompt"), "leave out --raw-prompt"),
+    (("--chat", "--plot", "a.png"), "leave out --plot"),
+    (("--prompt", "a", "--logprobs", "21", "--json"), "21 is not in the range"),
+    (("--prompt", "a", "--batch-size", "2"), "--batch-size goes with --prompts-jsonl"),
+    (("--prompt", "a", "--logprobs", "2"), "--logprobs goes with --json"),
+    (("--prompt", "a", "--params", '{"logprobs": 2}'), "logprobs goes with --json"),
+    (("--chat", "--n", "2"), "leave out --n"),
+    (("--chat", "--params", '{"echo": true}'), "leave out echo"),
+])  # fmt: skip
 def test_wrong_usage_exits_with_two_before_the_artifact_is_opened(
     words: tuple[str, ...], line: str
 ) -> None:

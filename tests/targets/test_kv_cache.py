@@ -198,20 +198,17 @@ def rows(count: int, batch: int = 1) -> Tensor:
     return torch.zeros(batch, count, 2)
 
 
-@pytest.mark.parametrize(
-    ("batch", "count", "positions", "message"),
-    [
-        (2, 1, [4], "one sequence at a time: got a batch of 2"),
-        (1, 1, [5], "position 5 leaves a gap: 4 positions are filled"),
-        (1, 1, [-1], "leaves a gap"),
-        (1, 2, [4, 6], "count up by one"),
-        (1, 2, [4, 3], "count up by one"),
-        (1, 2, [4, 4], "count up by one"),
-        (1, 2, [4], "count up by one"),
-        (1, 1, [3, 4], "count up by one"),
-        (1, 95, list(range(4, 99)), "position 98 is beyond the cache of 98"),
-    ],
-)
+@pytest.mark.parametrize(("batch", "count", "positions", "message"), [
+    (2, 1, [4], "one sequence at a time: got a batch of 2"),
+    (1, 1, [5], "position 5 leaves a gap: 4 positions are filled"),
+    (1, 1, [-1], "leaves a gap"),
+    (1, 2, [4, 6], "count up by one"),
+    (1, 2, [4, 3], "count up by one"),
+    (1, 2, [4, 4], "count up by one"),
+    (1, 2, [4], "count up by one"),
+    (1, 1, [3, 4], "count up by one"),
+    (1, 95, list(range(4, 99)), "position 98 is beyond the cache of 98"),
+])  # fmt: skip
 def test_position_guard_refuses_what_the_cache_cannot_hold(
     batch: int, count: int, positions: list[int], message: str
 ) -> None:

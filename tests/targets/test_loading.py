@@ -96,19 +96,16 @@ def test_an_invalid_config_value_is_named(
         load_target(directory, 16)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_attention_heads": 0}, "num_attention_heads is 0, expected a positive integer"),
-        ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0, expected a positive number"),
-        ({"layer_types": "full"}, "layer_types is 'full', expected a list of strings"),
-        ({"layer_types": ["full_attention", "mamba"]}, "layer_types and num_hidden_layers"),
-        ({"per_layer_config": {"1": 3}}, "1 is 3, expected an object"),
-        ({"num_hidden_layers": 3}, "layer_types and num_hidden_layers disagree"),
-        ({"hidden_size": 2**40}, "hidden_size is 1099511627776, expected at most"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 1024"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"num_attention_heads": 0}, "num_attention_heads is 0, expected a positive integer"),
+    ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0, expected a positive number"),
+    ({"layer_types": "full"}, "layer_types is 'full', expected a list of strings"),
+    ({"layer_types": ["full_attention", "mamba"]}, "layer_types and num_hidden_layers"),
+    ({"per_layer_config": {"1": 3}}, "1 is 3, expected an object"),
+    ({"num_hidden_layers": 3}, "layer_types and num_hidden_layers disagree"),
+    ({"hidden_size": 2**40}, "hidden_size is 1099511627776, expected at most"),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 1024"),
+])  # fmt: skip
 def test_an_invalid_value_of_gemma4_is_named(
     gemma: Path, changes: dict[str, Any], message: str
 ) -> None:
@@ -169,19 +166,16 @@ def test_an_untied_output_table_is_read_from_lm_head(tmp_path: Path, family: str
         load_target(directory, 16)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hidden_size_per_layer_input": 256}, "per-layer embeddings"),
-        ({"hidden_size_per_layer_input": None}, "per-layer embeddings"),
-        ({"num_kv_shared_layers": 2}, "shared KV layers"),
-        ({"enable_moe_block": True}, "experts"),
-        ({"attention_bias": True}, "attention biases"),
-        ({"hidden_activation": "relu"}, "activation 'relu'"),
-        ({"per_layer_config": {"1": {"head_dim": 16}, "3": {"head_dim": 8}}}, "per_layer_config"),
-        ({"per_layer_config": {"0": {"head_dim": 16}}}, "per_layer_config"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"hidden_size_per_layer_input": 256}, "per-layer embeddings"),
+    ({"hidden_size_per_layer_input": None}, "per-layer embeddings"),
+    ({"num_kv_shared_layers": 2}, "shared KV layers"),
+    ({"enable_moe_block": True}, "experts"),
+    ({"attention_bias": True}, "attention biases"),
+    ({"hidden_activation": "relu"}, "activation 'relu'"),
+    ({"per_layer_config": {"1": {"head_dim": 16}, "3": {"head_dim": 8}}}, "per_layer_config"),
+    ({"per_layer_config": {"0": {"head_dim": 16}}}, "per_layer_config"),
+])  # fmt: skip
 def test_a_gemma4_variant_with_other_math_is_refused(
     gemma: Path, changes: dict[str, Any], message: str
 ) -> None:
@@ -270,18 +264,15 @@ def test_missing_rope_parameters_default_to_the_published_ones(gemma: Path) -> N
     assert read_config(stored) == expected
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention_bias": True}, "attention_bias is not supported: linears have no bias"),
-        ({"mlp_bias": True}, "mlp_bias is not supported: linears have no bias"),
-        ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
-        ({"model_type": "qwen2"}, r"model_type 'qwen2' \(its q, k and v have biases\); known: g"),
-        ({"model_type": "qwen3_moe"}, r"model_type 'qwen3_moe' \(its layers have experts\); kno"),
-        ({"model_type": "mamba"}, "model_type 'mamba'; known: .*, qwen3, llama$"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"attention_bias": True}, "attention_bias is not supported: linears have no bias"),
+    ({"mlp_bias": True}, "mlp_bias is not supported: linears have no bias"),
+    ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
+    ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
+    ({"model_type": "qwen2"}, r"model_type 'qwen2' \(its q, k and v have biases\); known: g"),
+    ({"model_type": "qwen3_moe"}, r"model_type 'qwen3_moe' \(its layers have experts\); kno"),
+    ({"model_type": "mamba"}, "model_type 'mamba'; known: .*, qwen3, llama$"),
+])  # fmt: skip
 def test_unsupported_math_is_refused_by_name(
     pre_norm: Path, changes: dict[str, Any], message: str
 ) -> None:

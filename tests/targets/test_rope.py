@@ -102,16 +102,13 @@ def test_the_original_context_defaults_to_max_position_embeddings() -> None:
         read(rope_parameters=unnamed)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not"),
-        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partly rotated"),
-        ({"partial_rotary_factor": 0.5}, "partly rotated"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "by kind of layer"),
-    ],
-)
+@pytest.mark.parametrize(("config", "message"), [
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not"),
+    ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not"),
+    ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partly rotated"),
+    ({"partial_rotary_factor": 0.5}, "partly rotated"),
+    ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "by kind of layer"),
+])  # fmt: skip
 def test_rope_types_without_fixed_frequencies_are_refused(
     config: dict[str, Any], message: str
 ) -> None:
@@ -119,15 +116,12 @@ def test_rope_types_without_fixed_frequencies_are_refused(
         read(**config)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"factor": None}, "'factor' is missing"),
-        ({"factor": -1.0}, "factor is -1.0, expected a positive number"),
-        ({"low_freq_factor": 4.0}, "low_freq_factor 4.0 is not below 4.0"),
-        ({"original_max_position_embeddings": 0}, "expected a positive integer"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"factor": None}, "'factor' is missing"),
+    ({"factor": -1.0}, "factor is -1.0, expected a positive number"),
+    ({"low_freq_factor": 4.0}, "low_freq_factor 4.0 is not below 4.0"),
+    ({"original_max_position_embeddings": 0}, "expected a positive integer"),
+])  # fmt: skip
 def test_an_invalid_config_value_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read(rope_parameters=LLAMA3_ROPE | changes)

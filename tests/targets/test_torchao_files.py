@@ -115,23 +115,16 @@ def edited(directory: Path, changes: dict[str, Tensor | None]) -> Checkpoint:
     return Checkpoint(directory)
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor", "message"),
-    [
-        (
-            "a._weight_qdata",
-            torch.zeros(8, 32, dtype=torch.int16),
-            "a.weight has torch.int16 codes",
-        ),
-        ("a._weight_scale", torch.ones(2, 7), r"scale \[2, 7\]"),
-        ("a._weight_scale", torch.tensor(1.0), r"scale \[\]"),
-        ("b._weight_scale", torch.tensor(1.0), "b.weight: torch.int8"),
-        ("a._weight_scale", torch.ones(3, 8), r"zero point \[2, 8\]"),
-        ("a._weight_scale", torch.full((2, 8), torch.nan), "a.weight has NaN"),
-        ("b._weight_qdata", torch.zeros(8, 64), "b.weight: torch.float32"),
-        ("b._weight_scale", torch.ones(8, 3), "b.weight: torch.int8"),
-    ],
-)
+@pytest.mark.parametrize(("name", "tensor", "message"), [
+    ("a._weight_qdata", torch.zeros(8, 32, dtype=torch.int16), "a.weight has torch.int16 codes"),
+    ("a._weight_scale", torch.ones(2, 7), r"scale \[2, 7\]"),
+    ("a._weight_scale", torch.tensor(1.0), r"scale \[\]"),
+    ("b._weight_scale", torch.tensor(1.0), "b.weight: torch.int8"),
+    ("a._weight_scale", torch.ones(3, 8), r"zero point \[2, 8\]"),
+    ("a._weight_scale", torch.full((2, 8), torch.nan), "a.weight has NaN"),
+    ("b._weight_qdata", torch.zeros(8, 64), "b.weight: torch.float32"),
+    ("b._weight_scale", torch.ones(8, 3), "b.weight: torch.int8"),
+])  # fmt: skip
 def test_contradictory_tensors_are_refused(
     tmp_path: Path, name: str, tensor: Tensor, message: str
 ) -> None:
@@ -159,19 +152,16 @@ def load_file_of(directory: Path) -> dict[str, Tensor]:
     return load_file(directory / "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("described", "message"),
-    [
-        ({"_type": "Float8Tensor"}, "a.weight is a torchao Float8Tensor"),
-        ({"_type": "Int4Tensor", "_data": []}, "torchao metadata of 'a.weight'"),
-        ({"_type": "Int4Tensor", "_tensor_data_names": ["qdata", "act_pre_scale"]}, "scales them"),
-        (
-            {"_type": "IntxUnpackedToInt8Tensor", "_data": {"activation_quantization": "int8"}},
-            "quantises activations",
-        ),
-        ([], r"torchao metadata of 'a.weight' is \[\]"),
-    ],
-)
+@pytest.mark.parametrize(("described", "message"), [
+    ({"_type": "Float8Tensor"}, "a.weight is a torchao Float8Tensor"),
+    ({"_type": "Int4Tensor", "_data": []}, "torchao metadata of 'a.weight'"),
+    ({"_type": "Int4Tensor", "_tensor_data_names": ["qdata", "act_pre_scale"]}, "scales them"),
+    (
+        {"_type": "IntxUnpackedToInt8Tensor", "_data": {"activation_quantization": "int8"}},
+        "quantises activations",
+    ),
+    ([], r"torchao metadata of 'a.weight' is \[\]"),
+])  # fmt: skip
 def test_an_unknown_tensor_class_is_refused(tmp_path: Path, described: Any, message: str) -> None:
     with pytest.raises((CheckpointError, UnsupportedError), match=message):
         write(tmp_path, weights(), **{"a.weight": json.dumps(described)})

@@ -227,19 +227,16 @@ def test_a_group_size_that_does_not_divide_the_columns_is_refused(
         load_quantised(tmp_path, "int4-g128")
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"quant_method": "fp8"}, "method 'fp8': known are compressed-tensors, awq, gptq, torchao"),
-        ({"bits": 4}, "quantisation method ''"),
-        ({"quant_method": "awq", "bits": 3}, "AWQ with 3 bits"),
-        ({"quant_method": "gptq", "bits": 2}, "GPTQ with 2 bits"),
-        (
-            {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}},
-            "a quantised KV cache",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("config", "message"), [
+    ({"quant_method": "fp8"}, "method 'fp8': known are compressed-tensors, awq, gptq, torchao"),
+    ({"bits": 4}, "quantisation method ''"),
+    ({"quant_method": "awq", "bits": 3}, "AWQ with 3 bits"),
+    ({"quant_method": "gptq", "bits": 2}, "GPTQ with 2 bits"),
+    (
+        {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}},
+        "a quantised KV cache",
+    ),
+])  # fmt: skip
 def test_unknown_quantisation_methods_are_refused(
     tmp_path: Path, model: Gemma4ForCausalLM, config: dict[str, Any], message: str
 ) -> None:

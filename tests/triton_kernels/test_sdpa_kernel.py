@@ -31,22 +31,19 @@ SHARED_MEMORY = 227 << 10
 SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window"),
-    [
-        (32, 4, 512, 0),  # Gemma 4 31B, full
-        (32, 16, 256, 1024),  # Gemma 4 31B, sliding
-        (32, 16, 256, 0),  # a draft head of Gemma 4 31B
-        (32, 8, 128, 0),  # Llama
-        (28, 4, 128, 0),
-        (4, 2, 64, 64),
-        (16, 2, 256, 0),
-        (8, 8, 64, 0),
-        (4, 2, 16, 16),
-        (64, 4, 128, 0),  # 128 rows
-        (32, 4, 512, 1024),
-    ],
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [
+    (32, 4, 512, 0),  # Gemma 4 31B, full
+    (32, 16, 256, 1024),  # Gemma 4 31B, sliding
+    (32, 16, 256, 0),  # a draft head of Gemma 4 31B
+    (32, 8, 128, 0),  # Llama
+    (28, 4, 128, 0),
+    (4, 2, 64, 64),
+    (16, 2, 256, 0),
+    (8, 8, 64, 0),
+    (4, 2, 16, 16),
+    (64, 4, 128, 0),  # 128 rows
+    (32, 4, 512, 1024),
+])  # fmt: skip
 def test_the_kernels_fit_an_h100_without_spilling(
     heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -155,17 +152,14 @@ def test_the_rows_of_a_tile_have_chunks_of_two_lengths_at_most(
     assert lengths <= {shorter, shorter + tiles.chunk}
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "supported"),
-    [
-        (32, 4, 512, True),
-        (64, 4, 512, False),  # 128 rows of 512 do not fit registers
-        (32, 1, 128, True),
-        (32, 3, 128, False),
-        (32, 4, 96, False),
-        (32, 4, 1024, False),
-    ],
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "supported"), [
+    (32, 4, 512, True),
+    (64, 4, 512, False),  # 128 rows of 512 do not fit registers
+    (32, 1, 128, True),
+    (32, 3, 128, False),
+    (32, 4, 96, False),
+    (32, 4, 1024, False),
+])  # fmt: skip
 def test_is_tileable_knows_the_supported_layers(
     heads: int, kv_heads: int, head_dim: int, supported: bool
 ) -> None:

@@ -73,18 +73,15 @@ def test_the_cpu_operator_attends_to_the_visible_keys_of_each_row(
 NONE = [-1] * 16
 
 
-@pytest.mark.parametrize(
-    ("position", "tail", "window", "ring", "seen"),
-    [
-        (0, [*NONE[1:], 0], 0, 0, [0]),
-        (1, [*NONE[2:], 0, 9], 0, 0, [0, 9]),
-        (17, [*range(2, 15), 20, 19, 18], 0, 0, [0, 1, *range(2, 15), 20, 19, 18]),
-        (17, [*range(2, 15), 20, 19, 18], 2, 98, [19, 18]),
-        (17, [*range(2, 18)], 17, 113, [*range(1, 18)]),
-        (200, [*range(185, 201)], 18, 114, [69, 70, *range(71, 87)]),
-        (3, [*NONE[4:], 0, 1, 2, 3], 2, 98, [2, 3]),
-    ],
-)
+@pytest.mark.parametrize(("position", "tail", "window", "ring", "seen"), [
+    (0, [*NONE[1:], 0], 0, 0, [0]),
+    (1, [*NONE[2:], 0, 9], 0, 0, [0, 9]),
+    (17, [*range(2, 15), 20, 19, 18], 0, 0, [0, 1, *range(2, 15), 20, 19, 18]),
+    (17, [*range(2, 15), 20, 19, 18], 2, 98, [19, 18]),
+    (17, [*range(2, 18)], 17, 113, [*range(1, 18)]),
+    (200, [*range(185, 201)], 18, 114, [69, 70, *range(71, 87)]),
+    (3, [*NONE[4:], 0, 1, 2, 3], 2, 98, [2, 3]),
+])  # fmt: skip
 def test_visible_slots_are_in_order_of_position(
     position: int, tail: list[int], window: int, ring: int, seen: list[int]
 ) -> None:
@@ -165,17 +162,14 @@ def test_the_operator_passes_opcheck_and_equals_the_reference(layer: Layer) -> N
     torch.library.opcheck(SPLITK, case.arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-@pytest.mark.parametrize(
-    ("tail", "window", "ring", "message"),
-    [
-        (15, 0, 0, "a tail has 16 slots, not 15"),
-        (16, 32, 0, "a window needs a ring, and a ring a window"),
-        (16, 0, 64, "a window needs a ring, and a ring a window"),
-        (16, 32, 641, "a ring of 641 slots for a window of 32 in a cache of 640"),
-        (16, 32, 31, "a ring of 31 slots for a window of 32 in a cache of 640"),
-        (16, 32, 33, "a ring of 33 slots for a window of 32 serves 2 rows"),
-    ],
-)
+@pytest.mark.parametrize(("tail", "window", "ring", "message"), [
+    (15, 0, 0, "a tail has 16 slots, not 15"),
+    (16, 32, 0, "a window needs a ring, and a ring a window"),
+    (16, 0, 64, "a window needs a ring, and a ring a window"),
+    (16, 32, 641, "a ring of 641 slots for a window of 32 in a cache of 640"),
+    (16, 32, 31, "a ring of 31 slots for a window of 32 in a cache of 640"),
+    (16, 32, 33, "a ring of 33 slots for a window of 32 serves 2 rows"),
+])  # fmt: skip
 def test_unsupported_shapes_are_refused(tail: int, window: int, ring: int, message: str) -> None:
     q, k, v, positions, sequences, slots, *_ = forward(LLAMA, chain(20, 3)).arguments
     tensors = q, k, v, positions, sequences, slots[:, :, :tail]
@@ -185,16 +179,13 @@ def test_unsupported_shapes_are_refused(tail: int, window: int, ring: int, messa
         SPLITK(*map(mode.from_tensor, tensors), 1.0, window, ring)
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "dtype", "served"),
-    [
-        (32, 4, 512, torch.bfloat16, True),
-        (28, 4, 128, torch.float16, True),
-        (32, 4, 512, torch.float32, False),
-        (32, 4, 96, torch.bfloat16, False),
-        (64, 4, 512, torch.bfloat16, False),
-    ],
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "dtype", "served"), [
+    (32, 4, 512, torch.bfloat16, True),
+    (28, 4, 128, torch.float16, True),
+    (32, 4, 512, torch.float32, False),
+    (32, 4, 96, torch.bfloat16, False),
+    (64, 4, 512, torch.bfloat16, False),
+])  # fmt: skip
 def test_is_servable_knows_the_supported_layers(
     heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, served: bool
 ) -> None:

@@ -122,20 +122,17 @@ def test_is_tileable_and_is_servable_know_the_supported_layers(
     assert not is_servable(heads, torch.empty(kv_heads, 1, head_dim))
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window", "ahead"),
-    [
-        (32, 4, 512, 0, False),  # Gemma 4 31B, full
-        (32, 16, 256, 1024, False),  # Gemma 4 31B, sliding
-        (32, 16, 256, 1024, True),  # with images
-        (16, 16, 128, 0, True),  # its vision tower
-        (32, 8, 128, 0, False),  # Llama
-        (28, 4, 128, 0, False),
-        (4, 2, 64, 64, False),  # the shipped target
-        (4, 1, 128, 0, False),
-        (4, 2, 16, 16, False),
-    ],
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window", "ahead"), [
+    (32, 4, 512, 0, False),  # Gemma 4 31B, full
+    (32, 16, 256, 1024, False),  # Gemma 4 31B, sliding
+    (32, 16, 256, 1024, True),  # with images
+    (16, 16, 128, 0, True),  # its vision tower
+    (32, 8, 128, 0, False),  # Llama
+    (28, 4, 128, 0, False),
+    (4, 2, 64, 64, False),  # the shipped target
+    (4, 1, 128, 0, False),
+    (4, 2, 16, 16, False),
+])  # fmt: skip
 def test_the_kernel_fits_an_h100(
     heads: int, kv_heads: int, head_dim: int, window: int, ahead: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

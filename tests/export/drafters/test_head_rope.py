@@ -82,20 +82,13 @@ def test_the_newer_key_wins() -> None:
     assert (found.rope_type, found.theta) == ("default", 7.0)
 
 
-@pytest.mark.parametrize(
-    ("rope", "error", "message"),
-    [
-        (
-            {"rope_type": "longrope", "factor": 2.0},
-            UnsupportedError,
-            "'longrope'.*in a draft head$",
-        ),
-        ({"type": "su"}, UnsupportedError, "rope type 'su'"),
-        ({"rope_type": "dynamic", "factor": 2.0}, CheckpointError, "max_position_embeddings' is m"),
-        (VARIANTS["dynamic"] | {"partial_rotary_factor": 0.5}, UnsupportedError, "partly rotated"),
-        (VARIANTS["llama3"] | {"high_freq_factor": 1.0}, CheckpointError, "is not below"),
-    ],
-)
+@pytest.mark.parametrize(("rope", "error", "message"), [
+    ({"rope_type": "longrope", "factor": 2.0}, UnsupportedError, "'longrope'.*in a draft head$"),
+    ({"type": "su"}, UnsupportedError, "rope type 'su'"),
+    ({"rope_type": "dynamic", "factor": 2.0}, CheckpointError, "max_position_embeddings' is m"),
+    (VARIANTS["dynamic"] | {"partial_rotary_factor": 0.5}, UnsupportedError, "partly rotated"),
+    (VARIANTS["llama3"] | {"high_freq_factor": 1.0}, CheckpointError, "is not below"),
+])  # fmt: skip
 def test_other_variants_are_refused_in_one_line(
     rope: dict[str, Any], error: type[Exception], message: str
 ) -> None:

@@ -93,16 +93,13 @@ def test_a_cache_that_the_operator_alone_reads_passes(body: Body) -> None:
     check_attention_route("target_verify", traced(body), CACHES, few_rows=True)
 
 
-@pytest.mark.parametrize(
-    ("body", "cache", "reader"),
-    [
-        (to_the_other, "k", "index_select"),
-        (within_and_out, "k", "index_select"),
-        (as_indices, "k", "index_select"),
-        (view, "v", "sum"),
-        (whole, "v", "index_copy"),
-    ],
-)
+@pytest.mark.parametrize(("body", "cache", "reader"), [
+    (to_the_other, "k", "index_select"),
+    (within_and_out, "k", "index_select"),
+    (as_indices, "k", "index_select"),
+    (view, "v", "sum"),
+    (whole, "v", "index_copy"),
+])  # fmt: skip
 def test_a_cache_with_another_reader_is_refused(body: Body, cache: str, reader: str) -> None:
     message = (
         rf"^target_verify: cache layer\.kv_cache\.{cache} is read by aten::{reader}, not by sdpa"

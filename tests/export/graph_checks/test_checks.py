@@ -71,17 +71,14 @@ def two_caches(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
     return write_target(toy, x, input_pos)
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (write_scratch_too, r"other buffers than its caches: \['target\.scratch'\]"),
-        (write_scratch_twice, r"other buffers than its caches: \['target\.scratch'\]"),
-        (write_draft_too, r"other buffers than its caches: \['draft\.kv_cache\.k'\]"),
-        (write_nothing, r"other buffers than its caches: \['target\.kv_cache\.k'\]"),
-        (write_input, r"other buffers than its caches: \['flatten_1'\]"),
-        (write_draft, r"target_verify: writes other buffers than its caches: \['draft"),
-    ],
-)
+@pytest.mark.parametrize(("body", "message"), [
+    (write_scratch_too, r"other buffers than its caches: \['target\.scratch'\]"),
+    (write_scratch_twice, r"other buffers than its caches: \['target\.scratch'\]"),
+    (write_draft_too, r"other buffers than its caches: \['draft\.kv_cache\.k'\]"),
+    (write_nothing, r"other buffers than its caches: \['target\.kv_cache\.k'\]"),
+    (write_input, r"other buffers than its caches: \['flatten_1'\]"),
+    (write_draft, r"target_verify: writes other buffers than its caches: \['draft"),
+])  # fmt: skip
 def test_a_write_outside_the_contract_is_refused(good: Programs, body: Body, message: str) -> None:
     with pytest.raises(ExportError, match=message):
         check(good | {"target_verify": trace("target_verify", body)})
@@ -146,15 +143,12 @@ def test_one_name_is_one_tensor_in_every_method(good: Programs) -> None:
         check(good | target | {"draft_decode": draft})
 
 
-@pytest.mark.parametrize(
-    ("name", "bounds"),
-    [
-        ("prefill", (8, 16)),
-        ("prefill", (9, 15)),
-        ("target_verify", (2, 8)),
-        ("draft_decode", (1, 8)),
-    ],
-)
+@pytest.mark.parametrize(("name", "bounds"), [
+    ("prefill", (8, 16)),
+    ("prefill", (9, 15)),
+    ("target_verify", (2, 8)),
+    ("draft_decode", (1, 8)),
+])  # fmt: skip
 def test_a_length_other_than_the_published_one_is_refused(
     good: Programs, name: str, bounds: tuple[int, int]
 ) -> None:

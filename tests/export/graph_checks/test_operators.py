@@ -25,24 +25,21 @@ def refuse(good: Programs, function: Function, message: str) -> None:
         check_with(good, target_verify=verify)
 
 
-@pytest.mark.parametrize(
-    ("function", "operator"),
-    [
-        (lambda x: x.split(2, dim=1)[0], "split.Tensor"),
-        (lambda x: x.split([1, 3], dim=1)[0], "split_with_sizes.default"),
-        (lambda x: x.chunk(2, dim=1)[0], "chunk.default"),
-        (lambda x: x.unbind(dim=1)[0], "unbind.int"),
-        (lambda x: x.sort(dim=-1).values, "sort.default"),
-        (lambda x: x.topk(2, dim=-1).values, "topk.default"),
-        (lambda x: x.cumsum(dim=-1), "cumsum.default"),
-        (lambda x: torch.bucketize(x, x.new_ones(3)), "bucketize.Tensor"),
-        (lambda x: torch.rand_like(x), "rand_like.default"),
-        (lambda x: F.scaled_dot_product_attention(x, x, x), "scaled_dot_product_attention.default"),
-        (lambda x: torch.einsum("ta,tb->ab", x, x), "einsum.default"),
-        (lambda x: torch.linalg.inv(x.new_ones(3, 3)), "linalg_inv.default"),
-        (lambda x: x.masked_scatter(x > 0, x), "masked_scatter.default"),
-    ],
-)
+@pytest.mark.parametrize(("function", "operator"), [
+    (lambda x: x.split(2, dim=1)[0], "split.Tensor"),
+    (lambda x: x.split([1, 3], dim=1)[0], "split_with_sizes.default"),
+    (lambda x: x.chunk(2, dim=1)[0], "chunk.default"),
+    (lambda x: x.unbind(dim=1)[0], "unbind.int"),
+    (lambda x: x.sort(dim=-1).values, "sort.default"),
+    (lambda x: x.topk(2, dim=-1).values, "topk.default"),
+    (lambda x: x.cumsum(dim=-1), "cumsum.default"),
+    (lambda x: torch.bucketize(x, x.new_ones(3)), "bucketize.Tensor"),
+    (lambda x: torch.rand_like(x), "rand_like.default"),
+    (lambda x: F.scaled_dot_product_attention(x, x, x), "scaled_dot_product_attention.default"),
+    (lambda x: torch.einsum("ta,tb->ab", x, x), "einsum.default"),
+    (lambda x: torch.linalg.inv(x.new_ones(3, 3)), "linalg_inv.default"),
+    (lambda x: x.masked_scatter(x > 0, x), "masked_scatter.default"),
+])  # fmt: skip
 def test_an_operator_that_may_need_a_kernel_of_torch_is_refused(
     good: Programs, function: Function, operator: str
 ) -> None:
@@ -56,35 +53,29 @@ def test_a_higher_order_operator_is_refused(good: Programs) -> None:
     refuse(good, branches, "operator cond at .* is not known to lower")
 
 
-@pytest.mark.parametrize(
-    ("function", "operator", "problem"),
-    [
-        (lambda x: x.long() ** 2, "pow.Tensor_Scalar", "a power of integers"),
-        (lambda x: x.index_put((x > 0,), x.new_ones(())), "index_put.default", "that is a mask"),
-        (lambda x: x.index_put_((x > 0,), x.new_ones(())), "index_put_.default", "that is a mask"),
-        (
-            lambda x: x.index_put((x[:, 0].long(),), x, accumulate=True),
-            "index_put.default",
-            "writes that accumulate",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("function", "operator", "problem"), [
+    (lambda x: x.long() ** 2, "pow.Tensor_Scalar", "a power of integers"),
+    (lambda x: x.index_put((x > 0,), x.new_ones(())), "index_put.default", "that is a mask"),
+    (lambda x: x.index_put_((x > 0,), x.new_ones(())), "index_put_.default", "that is a mask"),
+    (
+        lambda x: x.index_put((x[:, 0].long(),), x, accumulate=True),
+        "index_put.default",
+        "writes that accumulate",
+    ),
+])  # fmt: skip
 def test_a_call_that_would_fall_back_is_refused(
     good: Programs, function: Function, operator: str, problem: str
 ) -> None:
     refuse(good, function, rf"operator aten\.{operator} at .*: .*{problem}")
 
 
-@pytest.mark.parametrize(
-    ("function", "problem"),
-    [
-        (lambda x: x.long() @ x.long().t(), "int64$"),
-        (lambda x: x.double().mm(x.double().t()), "float64$"),
-        (lambda x: F.linear(x.int(), x.new_ones(5, 4, dtype=torch.int32)), "int32$"),
-        (lambda x: x.expand(2, 2, -1, -1) @ x.t().expand(2, 2, -1, -1), "4 and 4 dimensions$"),
-        (lambda x: x @ x.new_ones(4), "2 and 1 dimensions$"),
-    ],
-)
+@pytest.mark.parametrize(("function", "problem"), [
+    (lambda x: x.long() @ x.long().t(), "int64$"),
+    (lambda x: x.double().mm(x.double().t()), "float64$"),
+    (lambda x: F.linear(x.int(), x.new_ones(5, 4, dtype=torch.int32)), "int32$"),
+    (lambda x: x.expand(2, 2, -1, -1) @ x.t().expand(2, 2, -1, -1), "4 and 4 dimensions$"),
+    (lambda x: x @ x.new_ones(4), "2 and 1 dimensions$"),
+])  # fmt: skip
 def test_a_product_without_a_gemm_is_refused(
     good: Programs, function: Function, problem: str
 ) -> None:
@@ -114,17 +105,14 @@ def checked_item(x: Tensor) -> Tensor:
     return x * length
 
 
-@pytest.mark.parametrize(
-    ("function", "problem"),
-    [
-        (item, r"guard aten\.(item|_local_scalar_dense)\.default at"),
-        (checked_item, r"guard aten\.(item|_local_scalar_dense)\.default at"),
-        (lambda x: torch._assert_async(x.sum() > 0) or x, r"guard aten\._assert_async\.\w+ at"),
-        (lambda x: x.nonzero(), r"shape \['u0'\] at nonzero"),
-        (lambda x: x[x > 0], r"shape \['u0'\] at"),
-        (lambda x: x.masked_select(x > 0), r"shape \['u0'\] at masked_select"),
-    ],
-)
+@pytest.mark.parametrize(("function", "problem"), [
+    (item, r"guard aten\.(item|_local_scalar_dense)\.default at"),
+    (checked_item, r"guard aten\.(item|_local_scalar_dense)\.default at"),
+    (lambda x: torch._assert_async(x.sum() > 0) or x, r"guard aten\._assert_async\.\w+ at"),
+    (lambda x: x.nonzero(), r"shape \['u0'\] at nonzero"),
+    (lambda x: x[x > 0], r"shape \['u0'\] at"),
+    (lambda x: x.masked_select(x > 0), r"shape \['u0'\] at masked_select"),
+])  # fmt: skip
 def test_data_dependence_is_refused(good: Programs, function: Function, problem: str) -> None:
     refuse(good, function, f"data-dependent {problem}")
 

@@ -45,36 +45,30 @@ def changed(change: Change) -> type[Toy]:
 IDS = r"logits is int64 \['1', 's\d+'\], expected float32 \['batch', 'rows', 'width'\]"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda logits, features: (logits.argmax(-1), features), IDS),
-        (
-            lambda logits, features: (logits.bfloat16(), features),
-            "logits is bfloat16 .*, expected float32",
-        ),
-        (
-            lambda logits, features: (logits[:, -1:], features),
-            r"logits is float32 \['1', '1', '4'\], expected float32",
-        ),
-        (
-            lambda logits, features: (logits, features[0]),
-            r"features is float32 \['s\d+', '4'\], expected features",
-        ),
-        (
-            lambda logits, features: (logits, features.long()),
-            "features is int64 .*, expected features",
-        ),
-        (
-            lambda logits, features: (logits, features.transpose(1, 2)),
-            r"features is float32 \['1', '4', 's\d+'\], expected features",
-        ),
-        (
-            lambda logits, features: (logits, features, logits.argmax(-1)),
-            "returns 3 tensors, expected logits and features",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda logits, features: (logits.argmax(-1), features), IDS),
+    (
+        lambda logits, features: (logits.bfloat16(), features),
+        "logits is bfloat16 .*, expected float32",
+    ),
+    (
+        lambda logits, features: (logits[:, -1:], features),
+        r"logits is float32 \['1', '1', '4'\], expected float32",
+    ),
+    (
+        lambda logits, features: (logits, features[0]),
+        r"features is float32 \['s\d+', '4'\], expected features",
+    ),
+    (lambda logits, features: (logits, features.long()), "features is int64 .*, expected features"),
+    (
+        lambda logits, features: (logits, features.transpose(1, 2)),
+        r"features is float32 \['1', '4', 's\d+'\], expected features",
+    ),
+    (
+        lambda logits, features: (logits, features, logits.argmax(-1)),
+        "returns 3 tensors, expected logits and features",
+    ),
+])  # fmt: skip
 def test_outputs_other_than_logits_and_features_are_refused(
     good: Programs, change: Change, message: str
 ) -> None:

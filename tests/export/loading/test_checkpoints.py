@@ -67,19 +67,16 @@ def test_dummy_has_a_head_unless_ngram_is_requested(requested: str, expected: st
     assert resolved("gemma4-31b", load_format="dummy", drafter=requested).drafter == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"drafter": "eagle3"}, "--draft-dir is needed: eagle3 is read from"),
-        ({"drafter": "telepathy"}, "--drafter telepathy: must be one of auto, "),
-        (
-            {"drafter": "ngram", "draft_dir": TINY.draft_dir},
-            "--drafter ngram reads no head: leave out --draft-dir",
-        ),
-        ({"tap_layers": (1, 2, 3)}, "--tap-layers: there is no head, name one with --draft-dir"),
-        ({"draft_quant": "int8"}, "--draft-quant: there is no head, name one with --draft-dir"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"drafter": "eagle3"}, "--draft-dir is needed: eagle3 is read from"),
+    ({"drafter": "telepathy"}, "--drafter telepathy: must be one of auto, "),
+    (
+        {"drafter": "ngram", "draft_dir": TINY.draft_dir},
+        "--drafter ngram reads no head: leave out --draft-dir",
+    ),
+    ({"tap_layers": (1, 2, 3)}, "--tap-layers: there is no head, name one with --draft-dir"),
+    ({"draft_quant": "int8"}, "--draft-quant: there is no head, name one with --draft-dir"),
+])  # fmt: skip
 def test_options_of_a_head_need_a_head(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         resolved(target_dir=TINY.target_dir, **options)

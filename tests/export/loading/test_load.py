@@ -46,15 +46,12 @@ def test_auto_needs_a_checkpoint(head: Path) -> None:
         resolve_checkpoints(dummy("auto"))
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "taps"),
-    [
-        ("gemma4-31b", None, (2, 30, 57)),
-        ("llama-3.1-8b", None, (2, 16, 29)),
-        ("qwen3-8b", 6, (1, 3, 4)),
-        ("qwen3-8b", 3, (0, 1, 2)),
-    ],
-)
+@pytest.mark.parametrize(("name", "layers", "taps"), [
+    ("gemma4-31b", None, (2, 30, 57)),
+    ("llama-3.1-8b", None, (2, 16, 29)),
+    ("qwen3-8b", 6, (1, 3, 4)),
+    ("qwen3-8b", 3, (0, 1, 2)),
+])  # fmt: skip
 def test_a_dummy_head_repeats_its_targets_layer(
     name: str, layers: int | None, taps: tuple[int, ...]
 ) -> None:

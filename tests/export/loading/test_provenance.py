@@ -26,20 +26,17 @@ def write_configs(directory: Path, generation: Any, config: Any) -> None:
             (directory / name).write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(
-    ("generation", "config", "expected"),
-    [
-        ({"eos_token_id": [1, 106, 50]}, {"eos_token_id": 7}, (1, 106, 50)),
-        ({"eos_token_id": 0}, {"eos_token_id": 7}, (0,)),
-        ({}, {"eos_token_id": 7}, (7,)),
-        ({"eos_token_id": None}, {"eos_token_id": [7, 8]}, (7, 8)),
-        (None, {"text_config": {"eos_token_id": 9}}, (9,)),
-        (None, {"eos_token_id": [3], "text_config": {"eos_token_id": 9}}, (3,)),
-        ({"eos_token_id": []}, {"eos_token_id": 7}, ()),
-        (None, {}, ()),
-        (None, None, ()),
-    ],
-)
+@pytest.mark.parametrize(("generation", "config", "expected"), [
+    ({"eos_token_id": [1, 106, 50]}, {"eos_token_id": 7}, (1, 106, 50)),
+    ({"eos_token_id": 0}, {"eos_token_id": 7}, (0,)),
+    ({}, {"eos_token_id": 7}, (7,)),
+    ({"eos_token_id": None}, {"eos_token_id": [7, 8]}, (7, 8)),
+    (None, {"text_config": {"eos_token_id": 9}}, (9,)),
+    (None, {"eos_token_id": [3], "text_config": {"eos_token_id": 9}}, (3,)),
+    ({"eos_token_id": []}, {"eos_token_id": 7}, ()),
+    (None, {}, ()),
+    (None, None, ()),
+])  # fmt: skip
 def test_stop_ids_come_from_the_generation_config_first(
     tmp_path: Path, generation: Any, config: Any, expected: tuple[int, ...]
 ) -> None:

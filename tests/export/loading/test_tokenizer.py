@@ -151,21 +151,18 @@ def test_what_tokenizer_json_cannot_represent_is_refused(
 
 
 @pytest.mark.parametrize("settings", ["tokenizer_config.json", "special_tokens_map.json"])
-@pytest.mark.parametrize(
-    ("key", "value", "what"),
-    [
-        ("auto_map", {"AutoTokenizer": ["mine.Mine", None]}, "code"),
-        ("auto_map", {"AutoTokenizer": ["someone/repository--mine.Mine", None]}, "code"),
-        ("init_inputs", [OUTSIDE], "code"),
-        ("fast_tokenizer_files", ["../../../etc/tokenizer.4.0.json"], "a file"),
-        ("tokenizer_file", OUTSIDE, "a file"),
-        ("vocab_file", OUTSIDE, "a file"),
-        ("merges_file", OUTSIDE, "a file"),
-        ("spm_file", OUTSIDE, "a file"),
-        ("gguf_file", f"..{OUTSIDE}", "a file"),
-        ("special_tokens_map_file", OUTSIDE, "a file"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "what"), [
+    ("auto_map", {"AutoTokenizer": ["mine.Mine", None]}, "code"),
+    ("auto_map", {"AutoTokenizer": ["someone/repository--mine.Mine", None]}, "code"),
+    ("init_inputs", [OUTSIDE], "code"),
+    ("fast_tokenizer_files", ["../../../etc/tokenizer.4.0.json"], "a file"),
+    ("tokenizer_file", OUTSIDE, "a file"),
+    ("vocab_file", OUTSIDE, "a file"),
+    ("merges_file", OUTSIDE, "a file"),
+    ("spm_file", OUTSIDE, "a file"),
+    ("gguf_file", f"..{OUTSIDE}", "a file"),
+    ("special_tokens_map_file", OUTSIDE, "a file"),
+])  # fmt: skip
 def test_keys_that_name_files_or_code_are_refused(
     directory: Path, settings: str, key: str, value: Any, what: str
 ) -> None:

@@ -44,15 +44,12 @@ def count(program: ExportedProgram, target: object) -> int:
     return sum(node.target is target for node in program.graph.nodes)
 
 
-@pytest.mark.parametrize(
-    ("backend", "attention", "split"),
-    [
-        ("cuda", None, True),
-        ("cuda", SPLITK, True),
-        ("cuda", STOCK, False),
-        ("xnnpack", None, False),
-    ],
-)
+@pytest.mark.parametrize(("backend", "attention", "split"), [
+    ("cuda", None, True),
+    ("cuda", SPLITK, True),
+    ("cuda", STOCK, False),
+    ("xnnpack", None, False),
+])  # fmt: skip
 def test_methods_attend_by_the_operators_and_make_no_mask(
     backend: Backend, attention: Attention | None, split: bool
 ) -> None:
@@ -115,15 +112,12 @@ def test_a_head_without_a_kernel_keeps_the_stock_attention(
     assert count(programs[DRAFT_DECODE], ATTEND) == 0
 
 
-@pytest.mark.parametrize(
-    ("attention", "dtype", "head_dim", "methods"),
-    [
-        (SPLITK, torch.bfloat16, 16, {PREFILL, TARGET_VERIFY, DRAFT_DECODE}),
-        (SPLITK, torch.bfloat16, 24, {PREFILL, TARGET_VERIFY}),
-        (SPLITK, torch.float32, 16, {PREFILL, TARGET_VERIFY}),
-        (STOCK, torch.bfloat16, 16, set()),
-    ],
-)
+@pytest.mark.parametrize(("attention", "dtype", "head_dim", "methods"), [
+    (SPLITK, torch.bfloat16, 16, {PREFILL, TARGET_VERIFY, DRAFT_DECODE}),
+    (SPLITK, torch.bfloat16, 24, {PREFILL, TARGET_VERIFY}),
+    (SPLITK, torch.float32, 16, {PREFILL, TARGET_VERIFY}),
+    (STOCK, torch.bfloat16, 16, set()),
+])  # fmt: skip
 def test_which_methods_must_use_the_attention_operators(
     random_pair: tuple[Path, Path],
     tmp_path: Path,
@@ -194,16 +188,13 @@ def test_a_cache_of_a_prefill_that_another_operator_reads_is_named() -> None:
         check_attention_route(PREFILL, program, caches, few_rows=False)
 
 
-@pytest.mark.parametrize(
-    ("attention", "backend", "chosen"),
-    [
-        (None, "cuda", SPLITK),
-        (None, "xnnpack", STOCK),
-        (STOCK, "cuda", STOCK),
-        (STOCK, "xnnpack", STOCK),
-        (SPLITK, "cuda", SPLITK),
-    ],
-)
+@pytest.mark.parametrize(("attention", "backend", "chosen"), [
+    (None, "cuda", SPLITK),
+    (None, "xnnpack", STOCK),
+    (STOCK, "cuda", STOCK),
+    (STOCK, "xnnpack", STOCK),
+    (SPLITK, "cuda", SPLITK),
+])  # fmt: skip
 def test_which_attention_is_chosen(
     attention: Attention | None, backend: Backend, chosen: str
 ) -> None:

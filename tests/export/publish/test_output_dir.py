@@ -88,15 +88,12 @@ def test_a_foreign_directory_and_a_file_are_refused(tmp_path: Path) -> None:
         check_output_dir(tmp_path / "file")
 
 
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        "{",
-        '{"manifest_version": 3}',
-        '{"files": {"model.pte": {}}}',
-        '{"files": {"thesis.tex": {}}}',
-    ],
-)
+@pytest.mark.parametrize("manifest", [
+    "{",
+    '{"manifest_version": 3}',
+    '{"files": {"model.pte": {}}}',
+    '{"files": {"thesis.tex": {}}}',
+])  # fmt: skip
 def test_a_manifest_does_not_make_a_directory_ours(manifest: str, tmp_path: Path) -> None:
     """Extensions of browsers have one too, and a replaced directory is gone with all it holds."""
     (tmp_path / "manifest.json").write_text(manifest)

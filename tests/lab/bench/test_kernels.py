@@ -28,32 +28,29 @@ from eagle_aot.lab.bench.kernels.profile import (
 from eagle_aot.lab.bench.results import Floor
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("int4_small_m_kernel", INT4),
-        ("_int4_gemm_packed_3", INT4),
-        ("sdpa_splitk_kernel", ATTENTION),
-        ("_sdpa_reduce_splits", ATTENTION),
-        ("triton_tem_fused_bmm_transpose_4", ATTENTION),
-        ("triton_red_fused__softmax__to_copy_add_view_7", ATTENTION),
-        ("triton_per_fused_add_prepare_softmax_online_9", ATTENTION),
-        ("triton_poi_fused_bmm_clone_2", ATTENTION),
-        ("void (anonymous namespace)::cunn_SoftMaxForward<4, float>", ATTENTION),
-        ("triton_tem_fused_mm_12", DENSE),
-        ("triton_tem_fused__to_copy_linear_mul_tanh_12", DENSE),
-        ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", DENSE),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", DENSE),
-        # Fused norms are named after what they read, too.
-        ("triton_red_fused_add_int4_small_m_mean_mul_rsqrt_5", REST),
-        ("triton_poi_fused__to_copy_linear_view_3", REST),
-        ("triton_red_fused_argmax_mm_30", REST),
-        ("triton_poi_fused_gelu_mul_8", REST),
-        ("triton_poi_fused_index_copy_1", REST),
-        ("Memcpy DtoD (Device -> Device)", REST),
-        ("Memset (Device)", REST),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind"), [
+    ("int4_small_m_kernel", INT4),
+    ("_int4_gemm_packed_3", INT4),
+    ("sdpa_splitk_kernel", ATTENTION),
+    ("_sdpa_reduce_splits", ATTENTION),
+    ("triton_tem_fused_bmm_transpose_4", ATTENTION),
+    ("triton_red_fused__softmax__to_copy_add_view_7", ATTENTION),
+    ("triton_per_fused_add_prepare_softmax_online_9", ATTENTION),
+    ("triton_poi_fused_bmm_clone_2", ATTENTION),
+    ("void (anonymous namespace)::cunn_SoftMaxForward<4, float>", ATTENTION),
+    ("triton_tem_fused_mm_12", DENSE),
+    ("triton_tem_fused__to_copy_linear_mul_tanh_12", DENSE),
+    ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", DENSE),
+    ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", DENSE),
+    # Fused norms are named after what they read, too.
+    ("triton_red_fused_add_int4_small_m_mean_mul_rsqrt_5", REST),
+    ("triton_poi_fused__to_copy_linear_view_3", REST),
+    ("triton_red_fused_argmax_mm_30", REST),
+    ("triton_poi_fused_gelu_mul_8", REST),
+    ("triton_poi_fused_index_copy_1", REST),
+    ("Memcpy DtoD (Device -> Device)", REST),
+    ("Memset (Device)", REST),
+])  # fmt: skip
 def test_a_kernel_is_known_by_its_name(name: str, kind: str) -> None:
     assert class_of(name) == kind
 

@@ -63,16 +63,13 @@ def test_no_samples_are_refused() -> None:
         spec(repeats=0)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"contexts": (128, 1009), "rows": (1,)}, "--contexts 1009: this artifact takes 1 to 1008"),
-        ({"contexts": (0,), "rows": (1,)}, "--contexts 0: this artifact takes 1 to 1008"),
-        ({"chain_lens": (16,)}, "--chain-lens 16: this artifact takes 1 to 15"),
-        ({"rows": (65,)}, "--rows 65: this artifact takes 1 to 64"),
-        ({"batch_sizes": (2,)}, "--batch-sizes 2: this artifact takes 1 to 1"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"contexts": (128, 1009), "rows": (1,)}, "--contexts 1009: this artifact takes 1 to 1008"),
+    ({"contexts": (0,), "rows": (1,)}, "--contexts 0: this artifact takes 1 to 1008"),
+    ({"chain_lens": (16,)}, "--chain-lens 16: this artifact takes 1 to 15"),
+    ({"rows": (65,)}, "--rows 65: this artifact takes 1 to 64"),
+    ({"batch_sizes": (2,)}, "--batch-sizes 2: this artifact takes 1 to 1"),
+])  # fmt: skip
 def test_lengths_beyond_the_artifact_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         spec(**fields).fitted(CONSTANTS)

@@ -158,18 +158,15 @@ def test_a_manifest_cannot_write_to_a_terminal(tmp_path: Path) -> None:
     assert all(c.isprintable() or c == "\n" for c in result.output)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (True, "on"),
-        ([1, 2], "1,2"),
-        ({"value": [1, 2], "source": "a key"}, "1,2 (a key)"),
-        ({"value": 1, "source": "a key", "more": 2}, "value 1, source a key, more 2"),
-        ([{"a": 1}, {"a": 2, "b": None}], "a 1; a 2, b -"),
-        ({}, "-"),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [
+    (None, "-"),
+    (True, "on"),
+    ([1, 2], "1,2"),
+    ({"value": [1, 2], "source": "a key"}, "1,2 (a key)"),
+    ({"value": 1, "source": "a key", "more": 2}, "value 1, source a key, more 2"),
+    ([{"a": 1}, {"a": 2, "b": None}], "a 1; a 2, b -"),
+    ({}, "-"),
+])  # fmt: skip
 def test_values_are_shown_without_brackets(value: Any, text: str) -> None:
     assert plain(value) == text
 

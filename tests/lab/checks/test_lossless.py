@@ -46,15 +46,12 @@ def checked(
     return report
 
 
-@pytest.mark.parametrize(
-    ("speculative", "position", "tokens"),
-    [
-        ([5, 9, 7, 8], 1, (6, 9)),
-        ([5, 6, 7], 3, (8, None)),
-        ([*PLAIN, 3], 4, (None, 3)),
-        ([0], 0, (5, 0)),
-    ],
-)
+@pytest.mark.parametrize(("speculative", "position", "tokens"), [
+    ([5, 9, 7, 8], 1, (6, 9)),
+    ([5, 6, 7], 3, (8, None)),
+    ([*PLAIN, 3], 4, (None, 3)),
+    ([0], 0, (5, 0)),
+])  # fmt: skip
 def test_first_token_that_differs_is_reported(
     speculative: list[int], position: int, tokens: tuple[int | None, int | None], tmp_path: Path
 ) -> None:

@@ -40,39 +40,33 @@ def record(reached: Sequence[int], accepted: Sequence[int]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("stats", "tokens", "differing", "recorded", "kind"),
-    [
-        (drafts([100, 80], [80, 60]), TOKENS, [], record([100, 80], [82, 61]), "fits"),
-        (drafts([100, 60], [60, 30]), TOKENS, [], record([100, 80], [85, 70]), "below"),
-        (drafts([100, 60], [60, 30]), TOKENS, [], None, "unknown"),
-        (drafts([100, 60], [60, 30]), TOKENS, [], {"readings": [{"chosen": True}]}, "unknown"),
-        (drafts([100, 4], [4, 1]), TOKENS, [], record([100, 80], [82, 61]), "chance"),
-        (drafts([100, 50], [50, 10]), [7] * 45 + TOKENS[:55], [], None, "chance"),
-        (drafts([100, 80], [80, 60]), TOKENS, [2, 9], record([100, 80], [82, 61]), "differs"),
-        (None, [], [], None, "unknown"),
-        (drafts([1], [1]), [7, 8], [], record([100, 80], [82, 61]), "unknown"),
-        (drafts([40, 23], [36, 20]), TOKENS, [], record([100, 80], [82, 61]), "unknown"),
-        (drafts([40, 24], [36, 20]), TOKENS, [], record([100, 80], [82, 61]), "fits"),
-        (drafts([1], [1]), [7, 8], [1], None, "differs"),
-        (drafts([100, 80], [80, 60]), TOKENS, [], record([10**400], [10**399]), "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("stats", "tokens", "differing", "recorded", "kind"), [
+    (drafts([100, 80], [80, 60]), TOKENS, [], record([100, 80], [82, 61]), "fits"),
+    (drafts([100, 60], [60, 30]), TOKENS, [], record([100, 80], [85, 70]), "below"),
+    (drafts([100, 60], [60, 30]), TOKENS, [], None, "unknown"),
+    (drafts([100, 60], [60, 30]), TOKENS, [], {"readings": [{"chosen": True}]}, "unknown"),
+    (drafts([100, 4], [4, 1]), TOKENS, [], record([100, 80], [82, 61]), "chance"),
+    (drafts([100, 50], [50, 10]), [7] * 45 + TOKENS[:55], [], None, "chance"),
+    (drafts([100, 80], [80, 60]), TOKENS, [2, 9], record([100, 80], [82, 61]), "differs"),
+    (None, [], [], None, "unknown"),
+    (drafts([1], [1]), [7, 8], [], record([100, 80], [82, 61]), "unknown"),
+    (drafts([40, 23], [36, 20]), TOKENS, [], record([100, 80], [82, 61]), "unknown"),
+    (drafts([40, 24], [36, 20]), TOKENS, [], record([100, 80], [82, 61]), "fits"),
+    (drafts([1], [1]), [7, 8], [1], None, "differs"),
+    (drafts([100, 80], [80, 60]), TOKENS, [], record([10**400], [10**399]), "unknown"),
+])  # fmt: skip
 def test_the_verdict_is_the_worst_finding(
     stats: Stats | None, tokens: list[int], differing: list[int], recorded: Any, kind: str
 ) -> None:
     assert judge(stats, tokens, differing, recorded)[0] == kind
 
 
-@pytest.mark.parametrize(
-    ("stats", "differing", "kind"),
-    [
-        (drafts([100, 4], [4, 1]), [], "fits"),
-        (drafts([3], [0]), [], "fits"),
-        (drafts([100, 4], [4, 1]), [3], "differs"),
-        (None, [], "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("stats", "differing", "kind"), [
+    (drafts([100, 4], [4, 1]), [], "fits"),
+    (drafts([3], [0]), [], "fits"),
+    (drafts([100, 4], [4, 1]), [3], "differs"),
+    (None, [], "unknown"),
+])  # fmt: skip
 def test_without_a_head_only_outputs_are_judged(
     stats: Stats | None, differing: list[int], kind: str
 ) -> None:

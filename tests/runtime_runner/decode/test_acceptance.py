@@ -19,16 +19,13 @@ def accepted(drafts: list[int], choices: list[int], parents: list[int] | None = 
     return accept(step, torch.tensor([choices]))
 
 
-@pytest.mark.parametrize(
-    ("drafts", "greedy", "count"),
-    [
-        ([], [7], 0),
-        ([31, 32, 33], [31, 40, 5, 6], 1),
-        ([31, 32, 33], [30, 32, 33, 6], 0),
-        ([31, 32, 33], [31, 32, 33, 6], 3),
-        ([31, 32, 33], [31, 32, 9, 6], 2),
-    ],
-)
+@pytest.mark.parametrize(("drafts", "greedy", "count"), [
+    ([], [7], 0),
+    ([31, 32, 33], [31, 40, 5, 6], 1),
+    ([31, 32, 33], [30, 32, 33, 6], 0),
+    ([31, 32, 33], [31, 32, 33, 6], 3),
+    ([31, 32, 33], [31, 32, 9, 6], 2),
+])  # fmt: skip
 def test_leading_matches_count(drafts: list[int], greedy: list[int], count: int) -> None:
     found = accepted(drafts, greedy)
     assert (found.count.tolist(), found.last_token.tolist()) == ([count], [[greedy[count]]])

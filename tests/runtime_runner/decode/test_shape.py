@@ -30,21 +30,18 @@ def test_tree_with_one_branch_is_a_chain() -> None:
     assert (str(Shape.chain(4)), str(Shape(6, 8, 32))) == ("4", "6,8,32")
 
 
-@pytest.mark.parametrize(
-    ("shape", "why"),
-    [
-        ((0, 1, 1), "the depth must be 1 to 15"),
-        ((16, 1, 16), "the depth must be 1 to 15"),
-        ((2, 0, 2), "top-k must be 1 to 16"),
-        ((2, 17, 20), "top-k must be 1 to 16"),
-        ((2, 2, 0), "there must be 1 to 63 nodes"),
-        ((7, 8, 64), "there must be 1 to 63 nodes"),
-        ((6, 8, 5), "a tree 6 deep has at least 6 nodes"),
-        ((2, 2, 7), "there are 6 such nodes at most"),
-        ((3, 1, 5), "there are 3 such nodes at most"),
-        ((10, 8, 32), "the head would expand 72 drafts, at most 64 fit: lower depth or top-k"),
-    ],
-)
+@pytest.mark.parametrize(("shape", "why"), [
+    ((0, 1, 1), "the depth must be 1 to 15"),
+    ((16, 1, 16), "the depth must be 1 to 15"),
+    ((2, 0, 2), "top-k must be 1 to 16"),
+    ((2, 17, 20), "top-k must be 1 to 16"),
+    ((2, 2, 0), "there must be 1 to 63 nodes"),
+    ((7, 8, 64), "there must be 1 to 63 nodes"),
+    ((6, 8, 5), "a tree 6 deep has at least 6 nodes"),
+    ((2, 2, 7), "there are 6 such nodes at most"),
+    ((3, 1, 5), "there are 3 such nodes at most"),
+    ((10, 8, 32), "the head would expand 72 drafts, at most 64 fit: lower depth or top-k"),
+])  # fmt: skip
 def test_tree_that_fits_no_step_is_refused(shape: tuple[int, int, int], why: str) -> None:
     with pytest.raises(SettingError, match="^tree {},{},{}: ".format(*shape) + why + "$"):
         check_tree(Shape(*shape), 15, 64, 1024)
@@ -113,24 +110,21 @@ def test_path_files_of_medusa_and_eagle_are_read(paths: list[tuple[int, ...]], f
         assert parse_tree(str(file)) == Shape.of_paths(tuple(paths))
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("[[0], [1, 0]]", r"\[1, 0\] has no parent \[1\]"),
-        ("[[0], [0]]", r"\[0\] is a duplicate or no path"),
-        ("[[]]", r"\[\] is a duplicate or no path"),
-        ("[[0], [-1]]", r"\[-1\] is no path: expected ranks of 0 to 15"),
-        ("[[0], [16]]", r"\[16\] is no path"),
-        ("[[0], [true]]", "no list of paths"),
-        ("[[0], [True]]", r"\[True\] is no path"),
-        ("[0, 1]", "0 is no path"),
-        ("[]", "expected a list of paths"),
-        ("7", "expected a list of paths"),
-        ("a = 1; b = 2", "there must be one list"),
-        ("[[0]", "no list of paths"),
-        ("[[0], f()]", "no list of paths"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("[[0], [1, 0]]", r"\[1, 0\] has no parent \[1\]"),
+    ("[[0], [0]]", r"\[0\] is a duplicate or no path"),
+    ("[[]]", r"\[\] is a duplicate or no path"),
+    ("[[0], [-1]]", r"\[-1\] is no path: expected ranks of 0 to 15"),
+    ("[[0], [16]]", r"\[16\] is no path"),
+    ("[[0], [true]]", "no list of paths"),
+    ("[[0], [True]]", r"\[True\] is no path"),
+    ("[0, 1]", "0 is no path"),
+    ("[]", "expected a list of paths"),
+    ("7", "expected a list of paths"),
+    ("a = 1; b = 2", "there must be one list"),
+    ("[[0]", "no list of paths"),
+    ("[[0], f()]", "no list of paths"),
+])  # fmt: skip
 def test_file_that_is_no_tree_is_refused(text: str, why: str, tmp_path: Path) -> None:
     file = tmp_path / "paths.txt"
     file.write_text(text)

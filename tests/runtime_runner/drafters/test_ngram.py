@@ -157,17 +157,14 @@ def test_the_last_round_may_exceed_the_context() -> None:
     assert proposed(drafter, {1: first + 1 + CONSTANTS.tail}, 2) == [[15, 15]]
 
 
-@pytest.mark.parametrize(
-    ("text", "drafts"),
-    [
-        ([9, 1, 2, 3, 7, 8, 1, 2, 3], [7, 8, 1, 2]),  # three tokens
-        ([9, 1, 2, 3, 7, 8, 2, 3, 5, 6, 2, 3], [5, 6, 2, 3]),  # the latest of equals
-        ([9, 4, 1, 2, 3, 7, 8, 2, 3, 5, 1, 2, 3], [7, 8, 2, 3]),  # more tokens before later ones
-        ([9, 1, 2, 1, 2], [1, 2, 1, 2]),  # beyond the end
-        ([9, 1, 2, 3], [3, 3, 3, 3]),  # nothing
-        ([5, 6, 7, 5], [5, 5, 5, 5]),  # the first token is not observed
-    ],
-)
+@pytest.mark.parametrize(("text", "drafts"), [
+    ([9, 1, 2, 3, 7, 8, 1, 2, 3], [7, 8, 1, 2]),  # three tokens
+    ([9, 1, 2, 3, 7, 8, 2, 3, 5, 6, 2, 3], [5, 6, 2, 3]),  # the latest of equals
+    ([9, 4, 1, 2, 3, 7, 8, 2, 3, 5, 1, 2, 3], [7, 8, 2, 3]),  # more tokens before later ones
+    ([9, 1, 2, 1, 2], [1, 2, 1, 2]),  # beyond the end
+    ([9, 1, 2, 3], [3, 3, 3, 3]),  # nothing
+    ([5, 6, 7, 5], [5, 5, 5, 5]),  # the first token is not observed
+])  # fmt: skip
 def test_the_longest_and_latest_match_is_continued(text: list[int], drafts: list[int]) -> None:
     drafter = NgramDrafter(ROOMY, "cpu")
     observe(drafter, text, [], 0)

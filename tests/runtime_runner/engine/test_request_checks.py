@@ -15,16 +15,13 @@ from eagle_aot.runtime_runner.engine.request_checks import (
 from support.files.artifact import CONSTANTS
 
 
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        ([], "the prompt is empty"),
-        ([True], "prompt ids must be integers"),
-        ([1, 32], r"prompt ids 1\.\.32 leave the vocabulary of 32"),
-        ([-1], r"prompt ids -1\.\.-1 leave the vocabulary of 32"),
-        ([1] * 64, "has 64 tokens and the context 64: shorten the prompt"),
-    ],
-)
+@pytest.mark.parametrize(("ids", "message"), [
+    ([], "the prompt is empty"),
+    ([True], "prompt ids must be integers"),
+    ([1, 32], r"prompt ids 1\.\.32 leave the vocabulary of 32"),
+    ([-1], r"prompt ids -1\.\.-1 leave the vocabulary of 32"),
+    ([1] * 64, "has 64 tokens and the context 64: shorten the prompt"),
+])  # fmt: skip
 def test_a_prompt_of_impossible_ids_is_refused(ids: list[int], message: str) -> None:
     with pytest.raises(PromptError, match=message):
         check_prompt(ids, CONSTANTS)

@@ -52,18 +52,15 @@ def test_a_token_must_be_left_to_choose() -> None:
     SamplingParams(min_tokens=5).check_vocabulary(9, frozenset({2}))
 
 
-@pytest.mark.parametrize(
-    ("params", "mode"),
-    [
-        (SamplingParams(), SamplingMode.GREEDY),
-        (SamplingParams(top_k=5, top_p=0.5, min_p=0.1), SamplingMode.GREEDY),
-        (SamplingParams(temperature=1.0), SamplingMode.SAMPLED),
-        (SamplingParams(temperature=1.0, top_k=5), SamplingMode.PROCESSED),
-        (SamplingParams(repetition_penalty=1.1), SamplingMode.PROCESSED),
-        (SamplingParams(allowed_ids=(1,)), SamplingMode.PROCESSED),
-        (SamplingParams(min_tokens=1), SamplingMode.PROCESSED),
-    ],
-)
+@pytest.mark.parametrize(("params", "mode"), [
+    (SamplingParams(), SamplingMode.GREEDY),
+    (SamplingParams(top_k=5, top_p=0.5, min_p=0.1), SamplingMode.GREEDY),
+    (SamplingParams(temperature=1.0), SamplingMode.SAMPLED),
+    (SamplingParams(temperature=1.0, top_k=5), SamplingMode.PROCESSED),
+    (SamplingParams(repetition_penalty=1.1), SamplingMode.PROCESSED),
+    (SamplingParams(allowed_ids=(1,)), SamplingMode.PROCESSED),
+    (SamplingParams(min_tokens=1), SamplingMode.PROCESSED),
+])  # fmt: skip
 def test_the_mode_is_the_least_that_the_parameters_need(
     params: SamplingParams, mode: SamplingMode
 ) -> None:

@@ -22,17 +22,14 @@ def test_raw_text_has_the_tokenizers_ids(reader: PromptReader) -> None:
     assert reader.read("Tom", raw=True).tokens == tuple(reader.tokenizer.encode("Tom", raw=True))
 
 
-@pytest.mark.parametrize(
-    ("prompt", "options", "message"),
-    [
-        ([{"role": "user"}], {}, "messages: Object missing required field `content`"),
-        ([{"role": "assistant", "content": "a"}], {}, "the last one must be the user's"),
-        ([1, 2], {"system": "Count."}, "token ids take no system text"),
-        ("Tom", {"raw": True, "system": "Count."}, "a raw prompt is text alone"),
-        ([USER], {"raw": True}, "a raw prompt is text alone"),
-        ("a\ud800", {}, "the prompt is not valid Unicode text"),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "options", "message"), [
+    ([{"role": "user"}], {}, "messages: Object missing required field `content`"),
+    ([{"role": "assistant", "content": "a"}], {}, "the last one must be the user's"),
+    ([1, 2], {"system": "Count."}, "token ids take no system text"),
+    ("Tom", {"raw": True, "system": "Count."}, "a raw prompt is text alone"),
+    ([USER], {"raw": True}, "a raw prompt is text alone"),
+    ("a\ud800", {}, "the prompt is not valid Unicode text"),
+])  # fmt: skip
 def test_a_prompt_that_cannot_be_read_is_refused(
     reader: PromptReader, prompt: Any, options: dict[str, Any], message: str
 ) -> None:

@@ -122,15 +122,12 @@ def test_tensors_outlive_many_runs(tmp_path: Path) -> None:
         assert first.eq(-i).all() and second.eq(i).all()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["-DINPUTS=3"], "verify: the library has 3 inputs, the program 2"),
-        (["-DNO_RUN"], "lacks AOTInductorModelContainerRunSingleThreaded"),
-        (["-DSTATUS=1"], "RunSingleThreaded failed"),
-        (["-DNO_DELETE"], "lacks AOTInductorModelContainerDelete"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [
+    (["-DINPUTS=3"], "verify: the library has 3 inputs, the program 2"),
+    (["-DNO_RUN"], "lacks AOTInductorModelContainerRunSingleThreaded"),
+    (["-DSTATUS=1"], "RunSingleThreaded failed"),
+    (["-DNO_DELETE"], "lacks AOTInductorModelContainerDelete"),
+])  # fmt: skip
 def test_a_library_that_does_not_fit_is_refused(
     tmp_path: Path, flags: list[str], message: str
 ) -> None:

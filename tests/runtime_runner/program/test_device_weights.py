@@ -124,19 +124,16 @@ def test_views_are_those_that_were_written(tmp_path: Path, device: int) -> None:
         assert torch.equal(tensor, view)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "strides", "offset"),
-    [
-        ((0,), (1,), 12),
-        ((0, 2**60), (2**63 - 1, 2**63 - 1), 0),
-        ((2**60, 0), (1, 1), 12),
-        ((1,), (2**63 - 1,), 11),
-        ((1, 1), (2**63 - 1, 2**63 - 1), 0),
-        ((1,) * 200, (2**62,) * 200, 3),
-        ((12,), (0,), 11),
-        ((2**58, 1), (0, 9), 0),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "strides", "offset"), [
+    ((0,), (1,), 12),
+    ((0, 2**60), (2**63 - 1, 2**63 - 1), 0),
+    ((2**60, 0), (1, 1), 12),
+    ((1,), (2**63 - 1,), 11),
+    ((1, 1), (2**63 - 1, 2**63 - 1), 0),
+    ((1,) * 200, (2**62,) * 200, 3),
+    ((12,), (0,), 11),
+    ((2**58, 1), (0, 9), 0),
+])  # fmt: skip
 def test_odd_views_that_fit_can_be_made(
     tmp_path: Path, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> None:

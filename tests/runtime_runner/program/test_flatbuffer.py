@@ -89,20 +89,17 @@ def test_any_content_reads_back(
     assert found == (number, text, numbers, list(range(children)), 3, 9)
 
 
-@pytest.mark.parametrize(
-    ("kind", "flags", "value"),
-    [
-        ("?", number_types.BoolFlags, True),
-        ("b", number_types.Int8Flags, -128),
-        ("B", number_types.Uint8Flags, 255),
-        ("i", number_types.Int32Flags, -(2**31)),
-        ("I", number_types.Uint32Flags, 2**32 - 1),
-        ("q", number_types.Int64Flags, -(2**63)),
-        ("Q", number_types.Uint64Flags, 2**64 - 1),
-        ("d", number_types.Float64Flags, -math.inf),
-        ("d", number_types.Float64Flags, 5e-324),
-    ],
-)
+@pytest.mark.parametrize(("kind", "flags", "value"), [
+    ("?", number_types.BoolFlags, True),
+    ("b", number_types.Int8Flags, -128),
+    ("B", number_types.Uint8Flags, 255),
+    ("i", number_types.Int32Flags, -(2**31)),
+    ("I", number_types.Uint32Flags, 2**32 - 1),
+    ("q", number_types.Int64Flags, -(2**63)),
+    ("Q", number_types.Uint64Flags, 2**64 - 1),
+    ("d", number_types.Float64Flags, -math.inf),
+    ("d", number_types.Float64Flags, 5e-324),
+])  # fmt: skip
 def test_numbers_of_every_width(kind: str, flags: Any, value: Any) -> None:
     builder = flatbuffers.Builder()
     builder.StartObject(3)

@@ -87,18 +87,15 @@ def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"device": replace(HOPPER, compute_capability="8.0")},
-            r"compute capability 8\.0, this GPU has 9\.0: export on this machine",
-        ),
-        ({"device": None}, "compute capability None, this GPU has"),
-        ({"versions": {"torch": "1.13.1"}}, r"compiled with torch 1\.13, this is torch 2\."),
-        ({"versions": {}}, "compiled with torch , this is torch"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (
+        {"device": replace(HOPPER, compute_capability="8.0")},
+        r"compute capability 8\.0, this GPU has 9\.0: export on this machine",
+    ),
+    ({"device": None}, "compute capability None, this GPU has"),
+    ({"versions": {"torch": "1.13.1"}}, r"compiled with torch 1\.13, this is torch 2\."),
+    ({"versions": {}}, "compiled with torch , this is torch"),
+])  # fmt: skip
 def test_another_machine_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check_machine(tmp_path, replace(MANIFEST, **change))

@@ -122,16 +122,13 @@ def test_every_truncation_is_refused(path: Path) -> None:
         why(path, data[:length])
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (b"FH01", b"FH02", "not a weight file (its header is missing)"),
-        (b"FT01", b"FT02", "not a FT01 file (it begins with b'FT02')"),
-        (b"FT01", b"ET12", "not a FT01 file (it begins with b'ET12')"),
-        (b"zero_b", b"zero_\xff", "damaged ('utf-8' codec"),
-        (b"equal", b"\xed\xa0\x80al", "damaged ('utf-8' codec"),  # half a surrogate pair
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    (b"FH01", b"FH02", "not a weight file (its header is missing)"),
+    (b"FT01", b"FT02", "not a FT01 file (it begins with b'FT02')"),
+    (b"FT01", b"ET12", "not a FT01 file (it begins with b'ET12')"),
+    (b"zero_b", b"zero_\xff", "damaged ('utf-8' codec"),
+    (b"equal", b"\xed\xa0\x80al", "damaged ('utf-8' codec"),  # half a surrogate pair
+])  # fmt: skip
 def test_changed_marks_and_names(
     path: Path, whole: bytes, old: bytes, new: bytes, message: str
 ) -> None:

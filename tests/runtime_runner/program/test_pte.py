@@ -188,15 +188,12 @@ def test_every_truncation_is_refused(path: Path) -> None:
         why(path, data[:length])
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (b"ET12", b"ET13", "not a ET12 file (it begins with b'ET13')"),
-        (b"ET12", b"FT01", "not a ET12 file"),
-        (b"ETCUDAFQN3", b"ETCUDAFQN4", "of another version of ExecuTorch"),
-        (b"draft_decode", b"draft_dec\xffde", "damaged ('utf-8' codec can't decode"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    (b"ET12", b"ET13", "not a ET12 file (it begins with b'ET13')"),
+    (b"ET12", b"FT01", "not a ET12 file"),
+    (b"ETCUDAFQN3", b"ETCUDAFQN4", "of another version of ExecuTorch"),
+    (b"draft_decode", b"draft_dec\xffde", "damaged ('utf-8' codec can't decode"),
+])  # fmt: skip
 def test_changed_marks_and_names(path: Path, old: bytes, new: bytes, message: str) -> None:
     data = Files([Method("draft_decode", [entry("w", torch.ones(2))])]).program()
     assert message in why(path, replaced(data, old, new))
@@ -233,33 +230,27 @@ def add(instruction: schema.Instruction) -> Callable[[schema.ExecutionPlan], Non
     return edit
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        add(KERNEL),
-        add(SECOND_CALL),
-        lambda plan: plan.chains.append(plan.chains[0]),
-        lambda plan: plan.chains.clear(),
-        lambda plan: plan.chains[0].instructions.clear(),
-        lambda plan: plan.delegates.append(delegate("XnnpackBackend", 0)),
-        lambda plan: plan.delegates.insert(0, delegate("XnnpackBackend", 0)),
-    ],
-)
+@pytest.mark.parametrize("edit", [
+    add(KERNEL),
+    add(SECOND_CALL),
+    lambda plan: plan.chains.append(plan.chains[0]),
+    lambda plan: plan.chains.clear(),
+    lambda plan: plan.chains[0].instructions.clear(),
+    lambda plan: plan.delegates.append(delegate("XnnpackBackend", 0)),
+    lambda plan: plan.delegates.insert(0, delegate("XnnpackBackend", 0)),
+])  # fmt: skip
 def test_a_method_that_is_more_than_its_call_is_refused(
     path: Path, edit: Callable[[schema.ExecutionPlan], None]
 ) -> None:
     assert why(path, edited(edit)).startswith("method 'forward' is not one call of CudaBackend")
 
 
-@pytest.mark.parametrize(
-    "instruction",
-    [
-        schema.KernelCall(0, [1]),
-        schema.MoveCall(0, 1),
-        schema.FreeCall(0),
-        schema.JumpFalseCall(0, 1),
-    ],
-)
+@pytest.mark.parametrize("instruction", [
+    schema.KernelCall(0, [1]),
+    schema.MoveCall(0, 1),
+    schema.FreeCall(0),
+    schema.JumpFalseCall(0, 1),
+])  # fmt: skip
 def test_other_instructions_are_refused(path: Path, instruction: Any) -> None:
     def edit(plan: schema.ExecutionPlan) -> None:
         plan.chains[0].instructions = [schema.Instruction(instruction)]
@@ -268,18 +259,15 @@ def test_other_instructions_are_refused(path: Path, instruction: Any) -> None:
 
 
 # Values: 0 an integer, 1 and 2 what the call makes, 5, 4 and 3 the inputs.
-@pytest.mark.parametrize(
-    ("arguments", "outputs"),
-    [
-        ([5, 4, 3, 1, 2], [1]),
-        ([5, 4, 3, 1], [1, 2]),
-        ([5, 4, 1, 3, 2], [1, 2]),
-        ([1, 2, 5, 4, 3], [1, 2]),
-        ([5, 4, 1, 2], [1, 3]),
-        ([0, 5, 4, 3, 1, 2], [1, 2]),
-        ([1], [1, 2]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "outputs"), [
+    ([5, 4, 3, 1, 2], [1]),
+    ([5, 4, 3, 1], [1, 2]),
+    ([5, 4, 1, 3, 2], [1, 2]),
+    ([1, 2, 5, 4, 3], [1, 2]),
+    ([5, 4, 1, 2], [1, 3]),
+    ([0, 5, 4, 3, 1, 2], [1, 2]),
+    ([1], [1, 2]),
+])  # fmt: skip
 def test_arguments_that_are_no_inputs_then_outputs(
     path: Path, arguments: list[int], outputs: list[int]
 ) -> None:

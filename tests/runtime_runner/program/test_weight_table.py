@@ -113,45 +113,39 @@ def test_what_the_exporter_collects_is_accepted(tmp_path: Path) -> None:
     assert {e.storage_key: e.storage_nbytes for e in read_back} == lengths
 
 
-@pytest.mark.parametrize(
-    ("payload", "message"),
-    [
-        (b"", "its CUDA methods are of another version of ExecuTorch"),
-        (b"ETCUDAFQN2" + bytes(8), "its CUDA methods are of another version of ExecuTorch"),
-        (changed(dtype=8), "weight 'target.w' has the unknown dtype 8"),
-        (changed(dtype=-1), "weight 'target.w' has the unknown dtype -1"),
-        (changed(device_type=2), "weight 'target.w' has the unknown dtype 6 or device 2"),
-        (changed(fqn="a\nb\x1b", dtype=8), r"weight 'a\nb\x1b' has the unknown dtype 8"),
-        (changed().replace(b"target.w", b"target.\xff"), "'utf-8' codec can't decode"),
-    ],
-)
+@pytest.mark.parametrize(("payload", "message"), [
+    (b"", "its CUDA methods are of another version of ExecuTorch"),
+    (b"ETCUDAFQN2" + bytes(8), "its CUDA methods are of another version of ExecuTorch"),
+    (changed(dtype=8), "weight 'target.w' has the unknown dtype 8"),
+    (changed(dtype=-1), "weight 'target.w' has the unknown dtype -1"),
+    (changed(device_type=2), "weight 'target.w' has the unknown dtype 6 or device 2"),
+    (changed(fqn="a\nb\x1b", dtype=8), r"weight 'a\nb\x1b' has the unknown dtype 8"),
+    (changed().replace(b"target.w", b"target.\xff"), "'utf-8' codec can't decode"),
+])  # fmt: skip
 def test_tables_that_cannot_be_read(payload: bytes, message: str) -> None:
     found = why(payload)
     assert found is not None and found.startswith(message)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sizes": (-3, 4)},
-        {"sizes": (-3, -4)},
-        {"strides": (-4, 1)},
-        {"sizes": (0, 4), "strides": (-1, 1)},
-        {"storage_offset": -1},
-        {"storage_offset": 1},
-        {"storage_offset": 13, "sizes": (0,), "strides": (1,)},
-        {"storage_nbytes": 47},
-        {"storage_nbytes": 0},
-        {"sizes": (3, 5)},
-        {"sizes": (4, 4)},
-        {"strides": (5, 1)},
-        {"dtype": 7},  # float64: twice the bytes
-        {"sizes": (2**62, 2**62)},
-        {"sizes": (2, 2), "strides": (2**63 - 1, 2**63 - 1)},
-        {"storage_offset": 2**63 - 1},
-        {"storage_offset": 2**62, "dtype": 0},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"sizes": (-3, 4)},
+    {"sizes": (-3, -4)},
+    {"strides": (-4, 1)},
+    {"sizes": (0, 4), "strides": (-1, 1)},
+    {"storage_offset": -1},
+    {"storage_offset": 1},
+    {"storage_offset": 13, "sizes": (0,), "strides": (1,)},
+    {"storage_nbytes": 47},
+    {"storage_nbytes": 0},
+    {"sizes": (3, 5)},
+    {"sizes": (4, 4)},
+    {"strides": (5, 1)},
+    {"dtype": 7},  # float64: twice the bytes
+    {"sizes": (2**62, 2**62)},
+    {"sizes": (2, 2), "strides": (2**63 - 1, 2**63 - 1)},
+    {"storage_offset": 2**63 - 1},
+    {"storage_offset": 2**62, "dtype": 0},
+])  # fmt: skip
 def test_views_that_leave_their_storage(changes: dict[str, Any]) -> None:
     assert why(changed(**changes)) == "weight 'target.w' does not fit in its storage"
 

@@ -75,18 +75,15 @@ def test_unsupported_configs_are_refused_by_name(
         dflash_pair(copied_head(tmp_path, **changes))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (put("aux_hidden_norms.0.weight", 64), "Laguna's form"),
-        (put("layers.0.attention_conv.base_kernel", 2, 3, 64), "with convolutions"),
-        (put("markov_head.markov_w1.weight", 320, 8), "a DSpark head"),
-        (put("mask_hidden", 1, 192), "a P-EAGLE head"),
-        (put("layers.2.self_attn.q_proj.weight", 64, 64), "unknown tensors layers.2"),
-        (lambda tensors: tensors.pop("norm.weight"), "'norm.weight' is missing"),
-        (put("norm.weight", 63), r"norm.weight is \[63\], config.json says \[64\]"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (put("aux_hidden_norms.0.weight", 64), "Laguna's form"),
+    (put("layers.0.attention_conv.base_kernel", 2, 3, 64), "with convolutions"),
+    (put("markov_head.markov_w1.weight", 320, 8), "a DSpark head"),
+    (put("mask_hidden", 1, 192), "a P-EAGLE head"),
+    (put("layers.2.self_attn.q_proj.weight", 64, 64), "unknown tensors layers.2"),
+    (lambda tensors: tensors.pop("norm.weight"), "'norm.weight' is missing"),
+    (put("norm.weight", 63), r"norm.weight is \[63\], config.json says \[64\]"),
+])  # fmt: skip
 def test_unsupported_tensors_are_refused_by_name(
     change: Callable[[Tensors], Any], message: str, tmp_path: Path
 ) -> None:

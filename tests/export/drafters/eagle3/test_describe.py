@@ -102,22 +102,19 @@ def test_default_taps_say_where_they_come_from(tmp_path: Path, gemma: Path) -> N
     assert found["taps"]["source"] == "none named: 2, n // 2 and n - 3 of the target's 60 layers"
 
 
-@pytest.mark.parametrize(
-    ("changes", "arguments", "message"),
-    [
-        ({}, ("--tap-layers", "2,1,3"), "--tap-layers [2, 1, 3]: expected distinct, ascending"),
-        ({}, ("--tap-layers", "1,2"), "2 tap layers, but fc takes 3 taps"),
-        ({}, ("--target-model", "nothing"), "unknown target 'nothing'"),
-        ({}, ("--target-model", "gemma4-tiny"), "'s hidden size is 256, the head was made for 32"),
-        ({"architectures": ["DFlashDraftModel"]}, (), "target_layer_ids: None is not a list"),
-        ({"architectures": ["EagleModel"]}, (), "an EAGLE-1 or EAGLE-2 head"),
-        ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, (), "a head with MLA attention"),
-        ({"architectures": ["PEagleDraftModel"]}, (), "a P-EAGLE head"),
-        ({"architectures": ["Qwen3NextMTP"]}, (), "an MTP head"),
-        ({"dflash_config": {"mask_token_id": 4}}, (), "target_layer_ids: None is not a list"),
-        ({"pard_token": 7}, (), "a P-EAGLE head"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "arguments", "message"), [
+    ({}, ("--tap-layers", "2,1,3"), "--tap-layers [2, 1, 3]: expected distinct, ascending"),
+    ({}, ("--tap-layers", "1,2"), "2 tap layers, but fc takes 3 taps"),
+    ({}, ("--target-model", "nothing"), "unknown target 'nothing'"),
+    ({}, ("--target-model", "gemma4-tiny"), "'s hidden size is 256, the head was made for 32"),
+    ({"architectures": ["DFlashDraftModel"]}, (), "target_layer_ids: None is not a list"),
+    ({"architectures": ["EagleModel"]}, (), "an EAGLE-1 or EAGLE-2 head"),
+    ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, (), "a head with MLA attention"),
+    ({"architectures": ["PEagleDraftModel"]}, (), "a P-EAGLE head"),
+    ({"architectures": ["Qwen3NextMTP"]}, (), "an MTP head"),
+    ({"dflash_config": {"mask_token_id": 4}}, (), "target_layer_ids: None is not a list"),
+    ({"pard_token": 7}, (), "a P-EAGLE head"),
+])  # fmt: skip
 def test_unreadable_heads_are_refused_in_one_line(
     tmp_path: Path, changes: dict[str, Any], arguments: tuple[str, ...], message: str
 ) -> None:

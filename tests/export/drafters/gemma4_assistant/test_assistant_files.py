@@ -37,16 +37,13 @@ def edit_text(directory: Path, **changes: Any) -> None:
     edit_config(directory, text_config=config["text_config"] | changes)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"model_type": "gemma4_unified_assistant"},
-        {"model_type": None},
-        {"model_type": None, "architectures": ["Gemma4UnifiedAssistantForCausalLM"]},
-        {"model_type": None, "architectures": None},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {},
+    {"model_type": "gemma4_unified_assistant"},
+    {"model_type": None},
+    {"model_type": None, "architectures": ["Gemma4UnifiedAssistantForCausalLM"]},
+    {"model_type": None, "architectures": None},
+])  # fmt: skip
 def test_it_is_known_by_its_type_its_class_or_its_projections(
     changes: dict[str, Any], assistant: Path
 ) -> None:
@@ -115,17 +112,14 @@ def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
 Q, K = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (drop(Q), "q_proj.weight' is missing"),
-        (put(Q, 32, 31), r"q_proj.weight is \[32, 31\], config.json says \[32, 32\]"),
-        (put(K, 16, 32), "k_proj.weight: an assistant has only queries"),
-        (put("other", 1), "unknown tensors other"),
-        (put(OUTPUT, 384, 32), "config.json ties the tables, but lm_head.weight is another"),
-        (put("masked_embedding.centroids.weight", 8, 32), "use_ordered_embeddings is false"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (drop(Q), "q_proj.weight' is missing"),
+    (put(Q, 32, 31), r"q_proj.weight is \[32, 31\], config.json says \[32, 32\]"),
+    (put(K, 16, 32), "k_proj.weight: an assistant has only queries"),
+    (put("other", 1), "unknown tensors other"),
+    (put(OUTPUT, 384, 32), "config.json ties the tables, but lm_head.weight is another"),
+    (put("masked_embedding.centroids.weight", 8, 32), "use_ordered_embeddings is false"),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(
     change: Callable[[Tensors], Any], message: str, assistant: Path
 ) -> None:
@@ -134,19 +128,16 @@ def test_tensors_that_do_not_fit_are_refused(
         assistant_pair(CASE, assistant)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"quantization_config": {"bits": 4}}, "the head is quantised"),
-        ({"text_config": None}, "no text_config"),
-        ({"backbone_hidden_size": 48}, "hidden size is 32, the head was made for 48"),
-        ({"use_ordered_embeddings": True}, "centroids.weight is missing"),
-        ({"draft_reading": {"positions": 1}}, "unknown key 'positions'"),
-        ({"draft_reading": {"window_offset": 2}}, "window_offset is 2, known are -1, 0, 1"),
-        ({"draft_reading": {"kv_layers": [0]}}, "reads a full_attention layer, and the target"),
-        ({"draft_reading": {"kv_layers": 0}}, "kv_layers is no list of layers"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"quantization_config": {"bits": 4}}, "the head is quantised"),
+    ({"text_config": None}, "no text_config"),
+    ({"backbone_hidden_size": 48}, "hidden size is 32, the head was made for 48"),
+    ({"use_ordered_embeddings": True}, "centroids.weight is missing"),
+    ({"draft_reading": {"positions": 1}}, "unknown key 'positions'"),
+    ({"draft_reading": {"window_offset": 2}}, "window_offset is 2, known are -1, 0, 1"),
+    ({"draft_reading": {"kv_layers": [0]}}, "reads a full_attention layer, and the target"),
+    ({"draft_reading": {"kv_layers": 0}}, "kv_layers is no list of layers"),
+])  # fmt: skip
 def test_configs_that_do_not_fit_are_refused(
     changes: dict[str, Any], message: str, assistant: Path
 ) -> None:
@@ -155,18 +146,15 @@ def test_configs_that_do_not_fit_are_refused(
         assistant_pair(CASE, assistant)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hidden_size_per_layer_input": 8}, "per-layer embeddings"),
-        ({"num_kv_shared_layers": 1}, "whose layers store keys of their own"),
-        ({"use_double_wide_mlp": True}, "double-wide MLPs"),
-        ({"attention_bias": True}, "attention biases"),
-        ({"vocab_size": 383}, "vocabulary is 384, the head was made for 383"),
-        ({"sliding_window": 8}, "the target's window is 16, the assistant's 8"),
-        ({"head_dim": 8}, r"has 1 key/value heads of 16, .* layers read 1 of 8"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"hidden_size_per_layer_input": 8}, "per-layer embeddings"),
+    ({"num_kv_shared_layers": 1}, "whose layers store keys of their own"),
+    ({"use_double_wide_mlp": True}, "double-wide MLPs"),
+    ({"attention_bias": True}, "attention biases"),
+    ({"vocab_size": 383}, "vocabulary is 384, the head was made for 383"),
+    ({"sliding_window": 8}, "the target's window is 16, the assistant's 8"),
+    ({"head_dim": 8}, r"has 1 key/value heads of 16, .* layers read 1 of 8"),
+])  # fmt: skip
 def test_layers_of_another_kind_are_refused(
     changes: dict[str, Any], message: str, assistant: Path
 ) -> None:

@@ -46,23 +46,20 @@ def flat_head(directory: Path, tensors: Tensors | None = None, **changes: Any) -
     return write_head(directory, head_tensors(SHAPE) if tensors is None else tensors, config)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"speculators_model_type": "peagle"}, UnsupportedError, "a P-EAGLE head, which"),
-        ({"speculators_model_type": "mtp"}, UnsupportedError, "an MTP head, the"),
-        ({"transformer_layer_config": None}, CheckpointError, "no transformer_layer_config"),
-        ({IDS: "2,3"}, CheckpointError, "not a list of layer indices"),
-        ({IDS: [0, True, 3]}, CheckpointError, "not a list of layer indices"),
-        ({IDS: [0, 1.0, 3]}, CheckpointError, "not a list of layer indices"),
-        ({IDS: [-1, 1, 3]}, CheckpointError, "not a list of layer indices"),
-        ({IDS: [3, 1, 2]}, CheckpointError, "is not ascending"),
-        ({IDS: [1, 1, 2]}, CheckpointError, "is not ascending"),
-        ({IDS: [1, 2]}, CheckpointError, "2 tap layers, but fc takes 3 taps"),
-        ({IDS: None}, PairingError, "a target of 4 layers has no default ones"),
-        ({IDS: [1, 2, 5]}, PairingError, r"must lie in \[0, 4\].*do not belong together"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error", "message"), [
+    ({"speculators_model_type": "peagle"}, UnsupportedError, "a P-EAGLE head, which"),
+    ({"speculators_model_type": "mtp"}, UnsupportedError, "an MTP head, the"),
+    ({"transformer_layer_config": None}, CheckpointError, "no transformer_layer_config"),
+    ({IDS: "2,3"}, CheckpointError, "not a list of layer indices"),
+    ({IDS: [0, True, 3]}, CheckpointError, "not a list of layer indices"),
+    ({IDS: [0, 1.0, 3]}, CheckpointError, "not a list of layer indices"),
+    ({IDS: [-1, 1, 3]}, CheckpointError, "not a list of layer indices"),
+    ({IDS: [3, 1, 2]}, CheckpointError, "is not ascending"),
+    ({IDS: [1, 1, 2]}, CheckpointError, "is not ascending"),
+    ({IDS: [1, 2]}, CheckpointError, "2 tap layers, but fc takes 3 taps"),
+    ({IDS: None}, PairingError, "a target of 4 layers has no default ones"),
+    ({IDS: [1, 2, 5]}, PairingError, r"must lie in \[0, 4\].*do not belong together"),
+])  # fmt: skip
 def test_a_speculators_config_of_another_kind_is_refused(
     tmp_path: Path, target: TapTarget, changes: dict[str, Any], error: type, message: str
 ) -> None:
@@ -71,57 +68,54 @@ def test_a_speculators_config_of_another_kind_is_refused(
         load_draft(directory, target)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"eagle_config": {"use_aux_hidden_state": False}}, UnsupportedError, "without taps"),
-        ({"eagle_config": {IDS: [0, 1, 3]}}, CheckpointError, "may .*boundaries or layer outputs"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, UnsupportedError, "rope type 'longrope'"),
-        ({"rope_scaling": {"type": "yarn"}}, CheckpointError, "key 'factor' is missing"),
-        ({"rope_parameters": {"type": "linear"}}, CheckpointError, "key 'factor' is missing"),
-        ({"rope_parameters": {"type": "dynamic"}}, CheckpointError, "key 'factor' is missing"),
-        ({"hidden_act": "relu"}, UnsupportedError, "activation 'relu'"),
-        ({"eagle_config": {"eh_proj_before_attn": True}}, UnsupportedError, "eh_proj_before_attn"),
-        ({"eagle_config": {"use_mtp_layernorm": True}}, UnsupportedError, "use_mtp_layernorm is"),
-        ({"eagle_config": {"next_layer_regular": False}}, UnsupportedError, "regular false is not"),
-        ({"eagle_config": {"use_last_layernorm": False}}, CheckpointError, r"but norm\.weight is"),
-        (
-            {"eagle_config": {"norm_output": True}, "norm_output": False},
-            CheckpointError,
-            "norm_output is False, eagle_config.norm_output is True",
-        ),
-        ({"eagle_config": {"parallel_draft_step": 3}}, UnsupportedError, "drafts in parallel"),
-        ({"quantization_config": {"quant_method": "nvfp4"}}, UnsupportedError, "is quantised"),
-        ({"eagle_config": [1]}, CheckpointError, r"eagle_config is \[1\], expected an object"),
-        ({"aux_hidden_states_layer_ids": [1, 2]}, CheckpointError, "2 tap layers, but fc takes 3"),
-        ({"num_aux_hidden_states": 4}, CheckpointError, "num_aux_hidden_states is 4, fc takes 3"),
-        ({"partial_rotary_factor": 0.5}, UnsupportedError, "partly rotated"),
-        (
-            {"rope_parameters": {"full_attention": {"rope_type": "llama3"}}},
-            UnsupportedError,
-            "rope_parameters by kind of layer",
-        ),
-        ({"rope_scaling": "yarn"}, CheckpointError, "rope_scaling is 'yarn', expected an object"),
-        ({"num_attention_heads": 0}, CheckpointError, "num_attention_heads is 0, expected"),
-        ({"num_attention_heads": "4"}, CheckpointError, "num_attention_heads is '4', expected"),
-        ({"layer_types": ["sliding_attention"]}, UnsupportedError, "sliding attention"),
-        ({"hidden_size": 64}, CheckpointError, "hidden_size 64, tensors say 32"),
-        ({"intermediate_size": 49}, CheckpointError, "intermediate_size 49, tensors say 48"),
-        ({"num_key_value_heads": 4}, CheckpointError, "num_kv_heads 4, tensors say 2"),
-        ({"head_dim": 16}, CheckpointError, "head_dim 16, tensors say 8"),
-        ({"draft_vocab_size": 41}, CheckpointError, "draft_vocab_size 41, tensors say 40"),
-        ({"norm_before_fc": True}, CheckpointError, "norm_before_fc True, tensors say False"),
-        ({"fc_norm": True}, CheckpointError, "fc_norm True, tensors say False"),
-        ({"num_attention_heads": 5}, CheckpointError, "32 rows for 5 heads"),
-        ({"num_attention_heads": 2}, CheckpointError, "tensors say"),
-        ({"target_hidden_size": 31}, CheckpointError, "fc reads 96, not a multiple of 31"),
-        ({"vocab_size": 97}, CheckpointError, r"embed_tokens\.weight is \[96, 32\]"),
-        ({"vocab_size": 2**40}, CheckpointError, "vocab_size is 1099511627776, expected at most"),
-        ({"vocab_size": None}, CheckpointError, "key 'vocab_size' is missing"),
-        ({"num_attention_heads": None}, CheckpointError, "key 'num_attention_heads' is missing"),
-        ({"rms_norm_eps": None}, CheckpointError, "key 'rms_norm_eps' is missing"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error", "message"), [
+    ({"eagle_config": {"use_aux_hidden_state": False}}, UnsupportedError, "without taps"),
+    ({"eagle_config": {IDS: [0, 1, 3]}}, CheckpointError, "may .*boundaries or layer outputs"),
+    ({"rope_scaling": {"rope_type": "longrope"}}, UnsupportedError, "rope type 'longrope'"),
+    ({"rope_scaling": {"type": "yarn"}}, CheckpointError, "key 'factor' is missing"),
+    ({"rope_parameters": {"type": "linear"}}, CheckpointError, "key 'factor' is missing"),
+    ({"rope_parameters": {"type": "dynamic"}}, CheckpointError, "key 'factor' is missing"),
+    ({"hidden_act": "relu"}, UnsupportedError, "activation 'relu'"),
+    ({"eagle_config": {"eh_proj_before_attn": True}}, UnsupportedError, "eh_proj_before_attn"),
+    ({"eagle_config": {"use_mtp_layernorm": True}}, UnsupportedError, "use_mtp_layernorm is"),
+    ({"eagle_config": {"next_layer_regular": False}}, UnsupportedError, "regular false is not"),
+    ({"eagle_config": {"use_last_layernorm": False}}, CheckpointError, r"but norm\.weight is"),
+    (
+        {"eagle_config": {"norm_output": True}, "norm_output": False},
+        CheckpointError,
+        "norm_output is False, eagle_config.norm_output is True",
+    ),
+    ({"eagle_config": {"parallel_draft_step": 3}}, UnsupportedError, "drafts in parallel"),
+    ({"quantization_config": {"quant_method": "nvfp4"}}, UnsupportedError, "is quantised"),
+    ({"eagle_config": [1]}, CheckpointError, r"eagle_config is \[1\], expected an object"),
+    ({"aux_hidden_states_layer_ids": [1, 2]}, CheckpointError, "2 tap layers, but fc takes 3"),
+    ({"num_aux_hidden_states": 4}, CheckpointError, "num_aux_hidden_states is 4, fc takes 3"),
+    ({"partial_rotary_factor": 0.5}, UnsupportedError, "partly rotated"),
+    (
+        {"rope_parameters": {"full_attention": {"rope_type": "llama3"}}},
+        UnsupportedError,
+        "rope_parameters by kind of layer",
+    ),
+    ({"rope_scaling": "yarn"}, CheckpointError, "rope_scaling is 'yarn', expected an object"),
+    ({"num_attention_heads": 0}, CheckpointError, "num_attention_heads is 0, expected"),
+    ({"num_attention_heads": "4"}, CheckpointError, "num_attention_heads is '4', expected"),
+    ({"layer_types": ["sliding_attention"]}, UnsupportedError, "sliding attention"),
+    ({"hidden_size": 64}, CheckpointError, "hidden_size 64, tensors say 32"),
+    ({"intermediate_size": 49}, CheckpointError, "intermediate_size 49, tensors say 48"),
+    ({"num_key_value_heads": 4}, CheckpointError, "num_kv_heads 4, tensors say 2"),
+    ({"head_dim": 16}, CheckpointError, "head_dim 16, tensors say 8"),
+    ({"draft_vocab_size": 41}, CheckpointError, "draft_vocab_size 41, tensors say 40"),
+    ({"norm_before_fc": True}, CheckpointError, "norm_before_fc True, tensors say False"),
+    ({"fc_norm": True}, CheckpointError, "fc_norm True, tensors say False"),
+    ({"num_attention_heads": 5}, CheckpointError, "32 rows for 5 heads"),
+    ({"num_attention_heads": 2}, CheckpointError, "tensors say"),
+    ({"target_hidden_size": 31}, CheckpointError, "fc reads 96, not a multiple of 31"),
+    ({"vocab_size": 97}, CheckpointError, r"embed_tokens\.weight is \[96, 32\]"),
+    ({"vocab_size": 2**40}, CheckpointError, "vocab_size is 1099511627776, expected at most"),
+    ({"vocab_size": None}, CheckpointError, "key 'vocab_size' is missing"),
+    ({"num_attention_heads": None}, CheckpointError, "key 'num_attention_heads' is missing"),
+    ({"rms_norm_eps": None}, CheckpointError, "key 'rms_norm_eps' is missing"),
+])  # fmt: skip
 def test_a_flat_config_that_contradicts_its_tensors_or_our_math_is_refused(
     tmp_path: Path, changes: dict[str, Any], error: type, message: str
 ) -> None:
@@ -141,32 +135,29 @@ def drop(name: str) -> Callable[[Tensors], object]:
     return lambda tensors: tensors.__delitem__(name)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (drop("fc.weight"), UnsupportedError, "not an EAGLE-3 head"),
-        (drop("layers.0.hidden_norm.weight"), UnsupportedError, "not an EAGLE-3 head"),
-        (add("layers.1.mlp.up_proj.weight", 1), CheckpointError, r"layers\.1\..* is missing"),
-        (add("additional_layers.0.x", 1), CheckpointError, r"unknown tensors layers\.1\.x"),
-        (add("mask_hidden", 1, 1, 96), UnsupportedError, "a P-EAGLE head"),
-        (add("layers.0.self_attn.kv_a_proj_with_mqa.weight", 1), UnsupportedError, "MLA attention"),
-        (add("eh_proj.weight", 32, 64), UnsupportedError, "an MTP head"),
-        (add("medusa_head.0.weight", 8), UnsupportedError, "Medusa"),
-        (add("hot_ids", 8), CheckpointError, "unknown tensors hot_ids"),
-        (add("layers.0.self_attn.q_norm.weight", 8), CheckpointError, "k_norm.* is missing"),
-        (add("fc.weight", 96), CheckpointError, r"fc\.weight has shape \[96\]"),
-        (add(Q_PROJ, 32, 32), UnsupportedError, "q_proj reads 32, EAGLE-3 reads 2 x 32"),
-        (add(K_PROJ, 24, 64), CheckpointError, "not a multiple of 3 key/value heads"),
-        (add(K_PROJ, 17, 64), CheckpointError, r"k_proj has 17 rows, not a multiple of 8"),
-        (spoil("fc.weight"), CheckpointError, r"fc\.weight holds NaN or infinite values"),
-        (drop("norm.weight"), CheckpointError, r"'norm\.weight' is missing"),
-        (drop("layers.0.self_attn.o_proj.weight"), CheckpointError, "o_proj.* is missing"),
-        (drop("layers.0.mlp.gate_proj.weight"), CheckpointError, "gate_proj.* is missing"),
-        (drop("lm_head.weight"), CheckpointError, "draft_vocab_size 40, tensors say 96"),
-        (drop("d2t"), CheckpointError, "d2t is missing from a head with a reduced vocabulary"),
-        (add("layers.0.self_attn.q_proj.bias", 32), CheckpointError, "bias' is missing"),
-    ],
-)
+@pytest.mark.parametrize(("change", "error", "message"), [
+    (drop("fc.weight"), UnsupportedError, "not an EAGLE-3 head"),
+    (drop("layers.0.hidden_norm.weight"), UnsupportedError, "not an EAGLE-3 head"),
+    (add("layers.1.mlp.up_proj.weight", 1), CheckpointError, r"layers\.1\..* is missing"),
+    (add("additional_layers.0.x", 1), CheckpointError, r"unknown tensors layers\.1\.x"),
+    (add("mask_hidden", 1, 1, 96), UnsupportedError, "a P-EAGLE head"),
+    (add("layers.0.self_attn.kv_a_proj_with_mqa.weight", 1), UnsupportedError, "MLA attention"),
+    (add("eh_proj.weight", 32, 64), UnsupportedError, "an MTP head"),
+    (add("medusa_head.0.weight", 8), UnsupportedError, "Medusa"),
+    (add("hot_ids", 8), CheckpointError, "unknown tensors hot_ids"),
+    (add("layers.0.self_attn.q_norm.weight", 8), CheckpointError, "k_norm.* is missing"),
+    (add("fc.weight", 96), CheckpointError, r"fc\.weight has shape \[96\]"),
+    (add(Q_PROJ, 32, 32), UnsupportedError, "q_proj reads 32, EAGLE-3 reads 2 x 32"),
+    (add(K_PROJ, 24, 64), CheckpointError, "not a multiple of 3 key/value heads"),
+    (add(K_PROJ, 17, 64), CheckpointError, r"k_proj has 17 rows, not a multiple of 8"),
+    (spoil("fc.weight"), CheckpointError, r"fc\.weight holds NaN or infinite values"),
+    (drop("norm.weight"), CheckpointError, r"'norm\.weight' is missing"),
+    (drop("layers.0.self_attn.o_proj.weight"), CheckpointError, "o_proj.* is missing"),
+    (drop("layers.0.mlp.gate_proj.weight"), CheckpointError, "gate_proj.* is missing"),
+    (drop("lm_head.weight"), CheckpointError, "draft_vocab_size 40, tensors say 96"),
+    (drop("d2t"), CheckpointError, "d2t is missing from a head with a reduced vocabulary"),
+    (add("layers.0.self_attn.q_proj.bias", 32), CheckpointError, "bias' is missing"),
+])  # fmt: skip
 def test_tensors_that_are_not_an_eagle_3_head_are_refused(
     tmp_path: Path, change: Callable[[Tensors], object], error: type, message: str
 ) -> None:
@@ -209,19 +200,13 @@ def test_a_map_that_was_never_filled_is_refused(
         load_draft(flat_head(tmp_path, head_tensors(SHAPE) | {"d2t": d2t}))
 
 
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        (torch.zeros(96, dtype=torch.bool), "t2d marks 0 tokens, not the 40 of d2t"),
-        (torch.ones(96, dtype=torch.uint8), "t2d marks 96 tokens, not the 40 of d2t"),
-        (torch.arange(96) < 40, "t2d marks 40 tokens, not the 40 of d2t"),
-        (
-            torch.zeros(95, dtype=torch.bool),
-            r"t2d is torch\.bool \[95\], not a mark for each of 96",
-        ),
-        (torch.zeros(96), r"t2d is torch\.float32 \[96\], not a mark"),
-    ],
-)
+@pytest.mark.parametrize(("mask", "message"), [
+    (torch.zeros(96, dtype=torch.bool), "t2d marks 0 tokens, not the 40 of d2t"),
+    (torch.ones(96, dtype=torch.uint8), "t2d marks 96 tokens, not the 40 of d2t"),
+    (torch.arange(96) < 40, "t2d marks 40 tokens, not the 40 of d2t"),
+    (torch.zeros(95, dtype=torch.bool), r"t2d is torch\.bool \[95\], not a mark for each of 96"),
+    (torch.zeros(96), r"t2d is torch\.float32 \[96\], not a mark"),
+])  # fmt: skip
 def test_a_mask_that_is_not_of_the_map_is_refused(
     tmp_path: Path, mask: torch.Tensor, message: str
 ) -> None:

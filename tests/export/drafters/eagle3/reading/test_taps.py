@@ -49,17 +49,14 @@ def test_a_speculators_file_that_starts_at_1_is_reported_with_a_warning() -> Non
 
 
 @pytest.mark.parametrize("nested", [True, False])
-@pytest.mark.parametrize(
-    ("ids", "layers", "taps"),
-    [
-        ([2, 30, 57], 60, (2, 30, 57)),
-        ([2, 30, 57], None, (2, 30, 57)),
-        ([24, 30, 36], 36, (24, 30, 36)),  # reaches the last boundary
-        ([1, 18, 36], 36, (1, 18, 36)),
-        ([1, 17, 33], 36, (2, 18, 34)),  # layer outputs
-        ([1, 46, 90], None, (2, 47, 91)),
-    ],
-)
+@pytest.mark.parametrize(("ids", "layers", "taps"), [
+    ([2, 30, 57], 60, (2, 30, 57)),
+    ([2, 30, 57], None, (2, 30, 57)),
+    ([24, 30, 36], 36, (24, 30, 36)),  # reaches the last boundary
+    ([1, 18, 36], 36, (1, 18, 36)),
+    ([1, 17, 33], 36, (2, 18, 34)),  # layer outputs
+    ([1, 46, 90], None, (2, 47, 91)),
+])  # fmt: skip
 def test_first_and_last_id_of_a_flat_file_decide_what_ids_mean(
     ids: list[int], layers: int | None, taps: tuple[int, ...], nested: bool
 ) -> None:
