@@ -108,14 +108,11 @@ class Nesting(Base, kw_only=True, frozen=True):
     model: Annotated[str, Option("A model.", "Model")] = "a"
 
 
-@pytest.mark.parametrize(
-    ("words", "params"),
-    [
-        ("", {}),
-        ("--size=7", {"size": 7}),
-        ("--text=a --text=b --device=gpu", {"texts": ("a", "b")}),
-    ],
-)
+@pytest.mark.parametrize(("words", "params"), [
+    ("", {}),
+    ("--size=7", {"size": 7}),
+    ("--text=a --text=b --device=gpu", {"texts": ("a", "b")}),
+])  # fmt: skip
 def test_options_of_another_struct_are_there_if_they_were_given(
     words: str, params: dict[str, Any]
 ) -> None:

@@ -112,14 +112,11 @@ def test_a_text_continues_from_cached_rows(kind: Kind) -> None:
     assert kind.runner.generate(longer, 16, **chain, reuse=True).token_ids == plain
 
 
-@pytest.mark.parametrize(
-    ("fixture", "drafter", "reuses"),
-    [
-        ("assistant_runner", "gemma4-assistant", True),
-        ("dflash_runner", "dflash", False),
-        ("dflash_runner", "ngram", True),
-    ],
-)
+@pytest.mark.parametrize(("fixture", "drafter", "reuses"), [
+    ("assistant_runner", "gemma4-assistant", True),
+    ("dflash_runner", "dflash", False),
+    ("dflash_runner", "ngram", True),
+])  # fmt: skip
 def test_rows_of_a_plain_text_are_reused_if_the_drafter_does_not_observe_them(
     kind: Kind, drafter: str, reuses: bool
 ) -> None:

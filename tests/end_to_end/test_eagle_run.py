@@ -149,14 +149,11 @@ def test_all_requests_are_summed_up_and_drawn(tiny_artifact: Path, tmp_path: Pat
     assert each.count("tau ") == 2 and "requests" in whole and "drafts accepted" in whole
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--plot", "a.jpg"], 1, "--plot a.jpg: must end in .png"),
-        (["--plot", "a.png", "--no-speculation"], 2, "leave out --no-speculation"),
-        (["--plot", "a.png", "--max-new-tokens", "1"], 1, "a.png: nothing was drafted"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["--plot", "a.jpg"], 1, "--plot a.jpg: must end in .png"),
+    (["--plot", "a.png", "--no-speculation"], 2, "leave out --no-speculation"),
+    (["--plot", "a.png", "--max-new-tokens", "1"], 1, "a.png: nothing was drafted"),
+])  # fmt: skip
 def test_a_picture_of_nothing_is_refused(
     tiny_artifact: Path, arguments: list[str], code: int, message: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -247,13 +244,10 @@ class Double(torch.nn.Module):
         return 2 * x
 
 
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        (["forward"], "method prefill is missing: export again"),
-        (METHODS, "constant get_max_seq_len is missing: export again"),
-    ],
-)
+@pytest.mark.parametrize(("methods", "message"), [
+    (["forward"], "method prefill is missing: export again"),
+    (METHODS, "constant get_max_seq_len is missing: export again"),
+])  # fmt: skip
 def test_a_foreign_program_is_refused(copied: Path, methods: list[str], message: str) -> None:
     exported = {name: torch.export.export(Double(), (torch.ones(2),)) for name in methods}
     (copied / "model.pte").write_bytes(to_edge(exported).to_executorch().buffer)

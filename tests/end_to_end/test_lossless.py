@@ -104,15 +104,11 @@ def test_a_parallel_head_of_a_qwen3_never_changes_the_tokens(qwen3_runner: Runne
             assert found.drafter == "p-eagle" and found.token_ids == plain.token_ids
 
 
-@pytest.mark.parametrize(
-    ("right", "name"),
-    [
-        (lambda known: 0 * known, "a = 0"),
-        (lambda known: known % 4, "partial"),
-        (lambda known: 0 * known + 7, "a = K"),
-    ],
-    ids=["none", "partial", "all"],
-)
+@pytest.mark.parametrize(("right", "name"), [
+    (lambda known: 0 * known, "a = 0"),
+    (lambda known: known % 4, "partial"),
+    (lambda known: 0 * known + 7, "a = K"),
+], ids=["none", "partial", "all"])  # fmt: skip
 def test_forced_acceptance_never_changes_the_tokens(
     random_runner: Runner, right: Callable[[Tensor], Tensor], name: str
 ) -> None:

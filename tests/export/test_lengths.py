@@ -63,14 +63,11 @@ def test_a_ring_may_be_made_for_longer_chunks() -> None:
     assert ring_slots(1024) == ring_slots(1024, 512) == 2048 and ring_slots(1024, 2048) == 3072
 
 
-@pytest.mark.parametrize(
-    ("max_prefill", "max_seq_len", "window", "message"),
-    [
-        (65, 4096, 1024, "longest prefill chunk would be 65, the shortest is 65"),
-        (64, 4096, 0, "longest prefill chunk would be 64, the shortest is 65"),
-        (512, 65, 0, "longest prefill chunk would be 64, the shortest is 65"),
-    ],
-)
+@pytest.mark.parametrize(("max_prefill", "max_seq_len", "window", "message"), [
+    (65, 4096, 1024, "longest prefill chunk would be 65, the shortest is 65"),
+    (64, 4096, 0, "longest prefill chunk would be 64, the shortest is 65"),
+    (512, 65, 0, "longest prefill chunk would be 64, the shortest is 65"),
+])  # fmt: skip
 def test_lengths_that_leave_no_prefill_are_refused(
     max_prefill: int, max_seq_len: int, window: int, message: str
 ) -> None:

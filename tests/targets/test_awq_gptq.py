@@ -216,15 +216,11 @@ def test_zero_points_that_contradict_sym_are_refused(
         read_gptq(checkpoint, "proj")
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"dynamic": {"+:.*proj": {"group_size": 16}}},
-        {"dynamic": {r".*other": {"group_size": 64}, r".*proj": {"group_size": 16}}},
-        {"extra_config": {"proj": {"bits": 4, "group_size": 16}}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("own", [
+    {"dynamic": {"+:.*proj": {"group_size": 16}}},
+    {"dynamic": {r".*other": {"group_size": 64}, r".*proj": {"group_size": 16}}},
+    {"extra_config": {"proj": {"bits": 4, "group_size": 16}}},
+], ids=str)  # fmt: skip
 def test_a_module_may_have_its_own_group_size(tmp_path: Path, own: dict[str, Any]) -> None:
     written = rounded(torch.randn(8, 64), 16)
     weight = read_gptq(write_linear(tmp_path, gptq(written, 1), GPTQ | own), "proj")

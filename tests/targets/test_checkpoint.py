@@ -51,14 +51,11 @@ def test_missing_directory_config_and_weights_are_named(tmp_path: Path) -> None:
         Checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"{", "cannot be read as JSON"),
-        (b"\xff\xfe", "cannot be read as JSON"),
-        (b"[1]", "expected a JSON object"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    (b"{", "cannot be read as JSON"),
+    (b"\xff\xfe", "cannot be read as JSON"),
+    (b"[1]", "expected a JSON object"),
+])  # fmt: skip
 def test_a_damaged_config_is_refused(directory: Path, text: bytes, message: str) -> None:
     (directory / "config.json").write_bytes(text)
     with pytest.raises(CheckpointError, match=message):

@@ -133,13 +133,10 @@ def test_keys_that_change_no_ids_are_accepted(tmp_path: Path) -> None:
     assert convert_tokenizer(tokenizer_directory(path)).ids("the")
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"merges": ["t h", "no merge"]}, r"model\.gguf: its tokenizer is damaged \("),
-        ({"merges": ["t"]}, r"model\.gguf: its tokenizer is damaged \("),
-    ],
-)
+@pytest.mark.parametrize(("keys", "message"), [
+    ({"merges": ["t h", "no merge"]}, r"model\.gguf: its tokenizer is damaged \("),
+    ({"merges": ["t"]}, r"model\.gguf: its tokenizer is damaged \("),
+])  # fmt: skip
 def test_merges_that_contradict_the_vocabulary_are_refused(
     tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:

@@ -58,13 +58,10 @@ def read_config(config: dict[str, Any]) -> Gemma4Config:
     return Gemma4Config.from_hf(ConfigSection(config, Path("config.json")))
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
-        *("num_attention_heads", "rms_norm_eps"),
-    ],
-)
+@pytest.mark.parametrize("key", [
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "rms_norm_eps"),
+])  # fmt: skip
 def test_a_missing_config_key_is_named(directory: Path, key: str) -> None:
     edit_config(directory, **{key: None})
     with pytest.raises(CheckpointError, match=f"key '{key}' is missing"):
@@ -80,14 +77,11 @@ def test_a_missing_key_without_a_default_in_gemma4_is_named(gemma: Path, key: st
         load_target(gemma, 16)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hidden_size": "64"}, "hidden_size is '64', expected a positive integer"),
-        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', expected true or false"),
-        ({"rope_parameters": [1]}, r"rope_parameters is \[1\], expected an object"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"hidden_size": "64"}, "hidden_size is '64', expected a positive integer"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', expected true or false"),
+    ({"rope_parameters": [1]}, r"rope_parameters is \[1\], expected an object"),
+])  # fmt: skip
 def test_an_invalid_config_value_is_named(
     directory: Path, changes: dict[str, Any], message: str
 ) -> None:
@@ -114,14 +108,11 @@ def test_an_invalid_value_of_gemma4_is_named(
         load_target(gemma, 16)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_key_value_heads": 3}, "4 query heads, 3 key/value heads of 16"),
-        ({"head_dim": 15}, "4 query heads, 2 key/value heads of 15"),
-        ({"head_dim": 8}, r"q_proj\.weight is \[64, 32\], config\.json says \[32, 32\]"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"num_key_value_heads": 3}, "4 query heads, 3 key/value heads of 16"),
+    ({"head_dim": 15}, "4 query heads, 2 key/value heads of 15"),
+    ({"head_dim": 8}, r"q_proj\.weight is \[64, 32\], config\.json says \[32, 32\]"),
+])  # fmt: skip
 def test_heads_that_do_not_fit_are_refused(
     pre_norm: Path, changes: dict[str, Any], message: str
 ) -> None:

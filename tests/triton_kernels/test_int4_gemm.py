@@ -140,13 +140,10 @@ def test_no_program_of_a_split_is_empty(features: int, steps: int, multiprocesso
     assert 1 <= splits <= 8 and (splits - 1) * each < steps <= splits * each
 
 
-@pytest.mark.parametrize(
-    ("features", "columns", "splits"),
-    [
-        *[(16384, 5376, 2), (5376, 8192, 6), (18432, 5376, 3), (5376, 16384, 6), (43008, 5376, 1)],
-        *[(5376, 21504, 6), (262144, 5376, 1), (256, 256, 2)],
-    ],
-)
+@pytest.mark.parametrize(("features", "columns", "splits"), [
+    *[(16384, 5376, 2), (5376, 8192, 6), (18432, 5376, 3), (5376, 16384, 6), (43008, 5376, 1)],
+    *[(5376, 21504, 6), (262144, 5376, 1), (256, 256, 2)],
+])  # fmt: skip
 def test_narrow_weights_are_split_until_the_gpu_is_full(
     features: int, columns: int, splits: int
 ) -> None:

@@ -138,13 +138,10 @@ def kernel_calls(program: ExportedProgram) -> list[Any]:
     return [node for node in program.graph.nodes if node.target is wrapper]
 
 
-@pytest.mark.parametrize(
-    ("rows", "splits", "limit", "calls"),
-    [
-        *[((1, 8), 1, 8, 1), ((1, 8), 3, 8, 1), ((9, 16), 1, 8, 1)],
-        *[((1, 40), 3, 40, 4), ((1, 200), 1, 200, 5), ((17, 300), 1, 300, 3)],
-    ],
-)
+@pytest.mark.parametrize(("rows", "splits", "limit", "calls"), [
+    *[((1, 8), 1, 8, 1), ((1, 8), 3, 8, 1), ((9, 16), 1, 8, 1)],
+    *[((1, 40), 3, 40, 4), ((1, 200), 1, 200, 5), ((17, 300), 1, 300, 3)],
+])  # fmt: skip
 def test_the_lowered_operator_is_kernels_with_symbolic_rows(
     h100: None,
     rows: tuple[int, int],

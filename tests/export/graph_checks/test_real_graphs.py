@@ -69,15 +69,11 @@ def test_the_methods_of_a_target_alone_return_logits_and_nothing_else(backend: B
         assert len(program.graph_signature.user_outputs) == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"norm_before_residual": True, "norm_before_fc": True, "biases": True},
-        {"fc_norm": True, "norm_output": True, "own_embedding": False},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [
+    {},
+    {"norm_before_residual": True, "norm_before_fc": True, "biases": True},
+    {"fc_norm": True, "norm_output": True, "own_embedding": False},
+], ids=str)  # fmt: skip
 def test_heads_of_every_kind_keep_the_contract(
     random_pair: tuple[Path, Path], tmp_path: Path, options: dict[str, bool]
 ) -> None:

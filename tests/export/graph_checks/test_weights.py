@@ -127,13 +127,10 @@ def test_the_heads_own_weights_take_the_few_row_kernel_for_any_number(good: Prog
     check_with(good, draft_decode=trace("draft_decode", with_draft("draft_decode", small_m)))
 
 
-@pytest.mark.parametrize(
-    ("owner", "body"),
-    [
-        ("draft", with_draft("draft_decode", large_m)),
-        ("target", with_target("draft_decode", large_m)),
-    ],
-)
+@pytest.mark.parametrize(("owner", "body"), [
+    ("draft", with_draft("draft_decode", large_m)),
+    ("target", with_target("draft_decode", large_m)),
+])  # fmt: skip
 def test_a_head_through_the_many_row_kernel_is_refused(
     good: Programs, owner: str, body: Body
 ) -> None:

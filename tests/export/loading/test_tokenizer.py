@@ -126,19 +126,16 @@ def test_a_target_without_a_template_has_none(directory: Path, tmp_path: Path) -
     assert not read_tokenizer(tmp_path).has_template
 
 
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
-        (set_key("split_special_tokens", True), "the ids of ' <s></s><bos>"),
-        (
-            lambda stored: stored.update(
-                clean_up_tokenization_spaces=True,
-                clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,
-            ),
-            "the text of the ids of .Hello , world !",
+@pytest.mark.parametrize(("change", "difference"), [
+    (set_key("split_special_tokens", True), "the ids of ' <s></s><bos>"),
+    (
+        lambda stored: stored.update(
+            clean_up_tokenization_spaces=True,
+            clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,
         ),
-    ],
-)
+        "the text of the ids of .Hello , world !",
+    ),
+])  # fmt: skip
 def test_what_tokenizer_json_cannot_represent_is_refused(
     directory: Path, change: Change, difference: str
 ) -> None:

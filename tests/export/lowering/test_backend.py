@@ -50,14 +50,11 @@ def test_auto_without_a_gpu_is_xnnpack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("requested", ["auto", "cuda"])
-@pytest.mark.parametrize(
-    ("module", "name", "value", "message"),
-    [
-        (importlib.util, "find_spec", lambda name: None, "triton is not installed"),
-        (cpp_extension, "CUDA_HOME", None, r"no CUDA toolkit \(set CUDA_HOME\)"),
-        (shutil, "which", lambda name: None, r"no C\+\+ compiler \(g\+\+\)"),
-    ],
-)
+@pytest.mark.parametrize(("module", "name", "value", "message"), [
+    (importlib.util, "find_spec", lambda name: None, "triton is not installed"),
+    (cpp_extension, "CUDA_HOME", None, r"no CUDA toolkit \(set CUDA_HOME\)"),
+    (shutil, "which", lambda name: None, r"no C\+\+ compiler \(g\+\+\)"),
+])  # fmt: skip
 def test_a_missing_compiler_is_named(
     monkeypatch: pytest.MonkeyPatch,
     module: object,

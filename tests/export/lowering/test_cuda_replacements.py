@@ -130,14 +130,11 @@ def test_kernels_are_analysed_apart_and_a_tuner_is_its_kernel() -> None:
     assert len(analyse.kernels) == 4
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "descriptors"),
-    [
-        (arguments(), {"x": "a descriptor"}),
-        (arguments(shape=[1, 2]), {}),
-        (arguments(x=torch.ones(2)), {}),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "descriptors"), [
+    (arguments(), {"x": "a descriptor"}),
+    (arguments(shape=[1, 2]), {}),
+    (arguments(x=torch.ones(2)), {}),
+])  # fmt: skip
 def test_what_may_count_by_more_is_analysed_anew(
     kwargs: dict[str, Any], descriptors: dict[str, str]
 ) -> None:

@@ -162,16 +162,10 @@ def test_weights_without_values_are_packed_without_values() -> None:
     assert all(isinstance(weight, FakeTensor) for m in packed.values() for weight in m.parameters())
 
 
-@pytest.mark.parametrize(
-    ("group", "message"),
-    [
-        (
-            16,
-            r"^layers\.2\.mlp\.up_proj: INT4 with groups of 16 columns, .* use --backend xnnpack$",
-        ),
-        (None, r"^layers\.0\.self_attn\.q_proj: INT4 with float32 scales, .* in bfloat16: load it"),
-    ],
-)
+@pytest.mark.parametrize(("group", "message"), [
+    (16, r"^layers\.2\.mlp\.up_proj: INT4 with groups of 16 columns, .* use --backend xnnpack$"),
+    (None, r"^layers\.0\.self_attn\.q_proj: INT4 with float32 scales, .* in bfloat16: load it"),
+])  # fmt: skip
 def test_a_weight_that_no_kernel_reads_is_named_before_anything_is_changed(
     group: int | None, message: str
 ) -> None:

@@ -71,14 +71,11 @@ def test_a_large_target_is_tested_on_request_only(monkeypatch: pytest.MonkeyPatc
     assert found and found["verdict"] == "unknown" and "--self-test" in found["message"]
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([{"token_ids": [5000]}], "prompt ids must lie in a vocabulary of 1024"),
-        ([{"prompt": 3}], "expected {"),
-        ([], "holds no prompts"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "message"), [
+    ([{"token_ids": [5000]}], "prompt ids must lie in a vocabulary of 1024"),
+    ([{"prompt": 3}], "expected {"),
+    ([], "holds no prompts"),
+])  # fmt: skip
 def test_unfit_prompts_are_refused(lines: list[object], message: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

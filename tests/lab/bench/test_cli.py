@@ -134,14 +134,11 @@ def test_tables_go_to_stdout(tiny_artifact: Path) -> None:
         assert words in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--contexts", "129"], "--contexts 129: this artifact takes 1 to 128"),
-        (["--tau", "0"], "--tau 0.0: a round emits at least 1 token"),
-        (["--executor", "aoti"], "does not run xnnpack artifacts"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--contexts", "129"], "--contexts 129: this artifact takes 1 to 128"),
+    (["--tau", "0"], "--tau 0.0: a round emits at least 1 token"),
+    (["--executor", "aoti"], "does not run xnnpack artifacts"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused_in_one_line(
     random_artifact: Path, arguments: list[str], message: str
 ) -> None:

@@ -101,14 +101,11 @@ def test_an_artifact_for_another_machine_is_intact_and_does_not_run_here(tmp_pat
     assert (integrity["intact"], integrity["runs_here"]) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("capability", "version", "message"),
-    [
-        ((9, 0), torch.__version__, None),
-        ((10, 0), torch.__version__, "compiled for compute capability 9.0, this GPU has 10.0"),
-        ((9, 0), "1.0.0", "compiled with torch 1.0"),
-    ],
-)
+@pytest.mark.parametrize(("capability", "version", "message"), [
+    ((9, 0), torch.__version__, None),
+    ((10, 0), torch.__version__, "compiled for compute capability 9.0, this GPU has 10.0"),
+    ((9, 0), "1.0.0", "compiled with torch 1.0"),
+])  # fmt: skip
 def test_a_gpus_generation_and_torchs_minor_version_decide(
     tmp_path: Path, capability: tuple[int, int], version: str, message: str | None,
     monkeypatch: pytest.MonkeyPatch,

@@ -148,14 +148,11 @@ def test_bytes_that_are_not_there() -> None:
             part(data, start, length)
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (UnreadableError("of another kind"), "of another kind"),
-        (IndexError("points elsewhere"), "damaged (points elsewhere)"),
-        (OSError("gone"), "cannot be read (gone)"),
-    ],
-)
+@pytest.mark.parametrize(("error", "line"), [
+    (UnreadableError("of another kind"), "of another kind"),
+    (IndexError("points elsewhere"), "damaged (points elsewhere)"),
+    (OSError("gone"), "cannot be read (gone)"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, error: Exception, line: str) -> None:
     path = tmp_path / "a.pte"
     path.write_bytes(b"content")

@@ -61,14 +61,11 @@ def test_the_official_runtime_says_which_backend_it_lacks(tmp_path: Path) -> Non
         open_program(tmp_path, MANIFEST, "executorch")
 
 
-@pytest.mark.parametrize(
-    ("backend", "executor", "message"),
-    [
-        ("xnnpack", "aoti", "'aoti' does not run xnnpack artifacts: use executorch"),
-        ("cuda", "magic", "'magic' does not run cuda artifacts: use aoti or executorch"),
-        ("tpu", "auto", "backend 'tpu': this version runs xnnpack, cuda"),
-    ],
-)
+@pytest.mark.parametrize(("backend", "executor", "message"), [
+    ("xnnpack", "aoti", "'aoti' does not run xnnpack artifacts: use executorch"),
+    ("cuda", "magic", "'magic' does not run cuda artifacts: use aoti or executorch"),
+    ("tpu", "auto", "backend 'tpu': this version runs xnnpack, cuda"),
+])  # fmt: skip
 def test_an_executor_that_does_not_fit_is_refused(
     tmp_path: Path, backend: str, executor: str, message: str
 ) -> None:

@@ -43,13 +43,10 @@ def test_options_reach_the_settings_and_the_engine(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--api-key-file", "none"], "--api-key-file none: cannot be read"),
-        (["--request-timeout", "0"], "--request-timeout 0.0: must be a number"),
-    ],
-)
+@pytest.mark.parametrize(("options", "line"), [
+    (["--api-key-file", "none"], "--api-key-file none: cannot be read"),
+    (["--request-timeout", "0"], "--request-timeout 0.0: must be a number"),
+])  # fmt: skip
 def test_options_that_cannot_be_used_are_refused(options: list[str], line: str) -> None:
     refuses(CliRunner().invoke(main, ["artifact", *options]), line)
 

@@ -41,14 +41,11 @@ def test_a_flat_files_norm_output_is_another_flag(tmp_path: Path, norm_output: b
     assert draft.config.norm_output is False
 
 
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 123.0}, "rope_theta": 5.0},
-        {"rope_scaling": {"type": "default", "rope_theta": 123.0}, "rope_theta": 5.0},
-        {"rope_theta": 123.0, "rope_scaling": None},
-    ],
-)
+@pytest.mark.parametrize("rope", [
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 123.0}, "rope_theta": 5.0},
+    {"rope_scaling": {"type": "default", "rope_theta": 123.0}, "rope_theta": 5.0},
+    {"rope_theta": 123.0, "rope_scaling": None},
+])  # fmt: skip
 def test_the_rotary_base_is_found_where_it_is_written(tmp_path: Path, rope: dict[str, Any]) -> None:
     directory = write_head(tmp_path, head_tensors(SHAPE), safeailab_config(SHAPE, **rope))
     assert load_draft(directory).config.rope.theta == 123.0

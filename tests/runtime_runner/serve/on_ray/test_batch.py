@@ -42,14 +42,11 @@ def test_a_file_is_continued_after_its_last_whole_line(answer: Path) -> None:
         assert answer.read_text() == ANSWER * 3
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        *((text, "holds more than answers") for text in ("notes", "notes\n", ANSWER + "notes")),
-        ("[1]\n" + ANSWER, "holds more than answers"),
-        ('{"prompt_tokens": 1, "tex\n', "is damaged (Invalid control"),
-    ],
-)
+@pytest.mark.parametrize(("content", "line"), [
+    *((text, "holds more than answers") for text in ("notes", "notes\n", ANSWER + "notes")),
+    ("[1]\n" + ANSWER, "holds more than answers"),
+    ('{"prompt_tokens": 1, "tex\n', "is damaged (Invalid control"),
+])  # fmt: skip
 def test_a_file_of_anything_else_is_left_alone(answer: Path, content: str, line: str) -> None:
     answer.write_text(content)
     refuses(run(answer, "a", "b", "c"), line)

@@ -62,14 +62,11 @@ def test_a_nested_flag_must_agree_with_the_tensors(tmp_path: Path) -> None:
         load_draft(directory)
 
 
-@pytest.mark.parametrize(
-    ("num_taps", "changes"),
-    [
-        (3, {}),
-        (4, {"num_aux_hidden_states": 4}),
-        (4, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 5, 6, 7]}}),
-    ],
-)
+@pytest.mark.parametrize(("num_taps", "changes"), [
+    (3, {}),
+    (4, {"num_aux_hidden_states": 4}),
+    (4, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 5, 6, 7]}}),
+])  # fmt: skip
 def test_an_unnamed_target_width_follows_from_the_number_of_taps(
     tmp_path: Path, num_taps: int, changes: dict[str, Any]
 ) -> None:

@@ -167,14 +167,11 @@ def test_tensors_that_are_not_an_eagle_3_head_are_refused(
         load_draft(flat_head(tmp_path, tensors))
 
 
-@pytest.mark.parametrize(
-    ("slot", "target_id", "error", "message"),
-    [
-        (39, 96, PairingError, r"d2t maps to ids \d+\.\.96 outside the vocabulary of 96"),
-        (0, -1, PairingError, "outside the vocabulary"),
-        (1, None, CheckpointError, "d2t maps two draft ids to one target id"),
-    ],
-)
+@pytest.mark.parametrize(("slot", "target_id", "error", "message"), [
+    (39, 96, PairingError, r"d2t maps to ids \d+\.\.96 outside the vocabulary of 96"),
+    (0, -1, PairingError, "outside the vocabulary"),
+    (1, None, CheckpointError, "d2t maps two draft ids to one target id"),
+])  # fmt: skip
 def test_a_map_that_leaves_the_vocabulary_or_repeats_is_refused(
     tmp_path: Path, slot: int, target_id: int | None, error: type, message: str
 ) -> None:
@@ -186,13 +183,10 @@ def test_a_map_that_leaves_the_vocabulary_or_repeats_is_refused(
         load_draft(flat_head(tmp_path, tensors))
 
 
-@pytest.mark.parametrize(
-    ("d2t", "message"),
-    [
-        (torch.zeros(40, dtype=torch.int64), "d2t is all zero: the map was never filled"),
-        (torch.zeros(41, dtype=torch.int64), r"d2t is \[41\]"),
-    ],
-)
+@pytest.mark.parametrize(("d2t", "message"), [
+    (torch.zeros(40, dtype=torch.int64), "d2t is all zero: the map was never filled"),
+    (torch.zeros(41, dtype=torch.int64), r"d2t is \[41\]"),
+])  # fmt: skip
 def test_a_map_that_was_never_filled_is_refused(
     tmp_path: Path, d2t: torch.Tensor, message: str
 ) -> None:

@@ -89,14 +89,11 @@ def test_keys_may_say_the_same_in_two_ways() -> None:
     assert choose({KEY: [1, 29, 56], ANGELSLIM_KEY: [1, 29, 56]}) == (2, 30, 57)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {KEY: [2, 30, 57], "eagle_config": {KEY: [2, 30, 58]}},
-        {ANGELSLIM_KEY: [2, 30, 57], "eagle_config": {KEY: [2, 30, 57]}},
-        SPECULATORS | {KEY: [1, 29, 56], "eagle_config": {KEY: [1, 29, 56]}},
-    ],
-)
+@pytest.mark.parametrize("config", [
+    {KEY: [2, 30, 57], "eagle_config": {KEY: [2, 30, 58]}},
+    {ANGELSLIM_KEY: [2, 30, 57], "eagle_config": {KEY: [2, 30, 57]}},
+    SPECULATORS | {KEY: [1, 29, 56], "eagle_config": {KEY: [1, 29, 56]}},
+])  # fmt: skip
 def test_keys_that_contradict_one_another_are_refused_unless_overruled(
     config: dict[str, Any],
 ) -> None:
