@@ -118,15 +118,9 @@ def test_frequencies_scaled_in_another_way_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("rope.scaling.type", "yarn"),
-    ("attention.sliding_window", 64),
-    ("rope.scale_linear", 4.0),
-    ("rope.scaling.factor", 4.0),
-    ("rope.scaling.attn_factor", 2.0),
-    ("attention.causal", False),
-    ("attention.value_length", 8),
-    ("expert_count", 4),
-    ("logit_scale", 0.5),
+    ("rope.scaling.type", "yarn"), ("attention.sliding_window", 64), ("rope.scale_linear", 4.0),
+    ("rope.scaling.factor", 4.0), ("rope.scaling.attn_factor", 2.0), ("attention.causal", False),
+    ("attention.value_length", 8), ("expert_count", 4), ("logit_scale", 0.5),
 ])  # fmt: skip
 def test_metadata_that_changes_the_math_is_refused(tmp_path: Path, key: str, value: Any) -> None:
     file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("qwen3", **GEOMETRY))
@@ -138,11 +132,8 @@ def test_metadata_that_changes_the_math_is_refused(tmp_path: Path, key: str, val
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("rope.scaling.type", "none"),
-    ("rope.scale_linear", 1.0),
-    ("attention.causal", True),
-    ("attention.value_length", 16),
-    ("expert_count", 0),
+    ("rope.scaling.type", "none"), ("rope.scale_linear", 1.0), ("attention.causal", True),
+    ("attention.value_length", 16), ("expert_count", 0),
 ])  # fmt: skip
 def test_metadata_that_changes_nothing_is_accepted(tmp_path: Path, key: str, value: Any) -> None:
     file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("qwen3", **GEOMETRY))
@@ -210,11 +201,8 @@ def test_the_tokenizer_is_written_as_transformers_reads_it(bare: Path) -> None:
 
 
 @pytest.mark.parametrize(("adds_bos", "pre", "expected"), [
-    (False, "gpt-2", False),
-    (None, "gpt-2", False),
-    (True, "gpt-2", True),
-    (None, "llama-bpe", True),
-    (False, "llama-bpe", False),
+    (False, "gpt-2", False), (None, "gpt-2", False), (True, "gpt-2", True),
+    (None, "llama-bpe", True), (False, "llama-bpe", False),
 ])  # fmt: skip
 def test_a_bos_token_is_added_where_the_file_or_its_pretokeniser_says_so(
     tmp_path: Path, adds_bos: bool | None, pre: str, expected: bool

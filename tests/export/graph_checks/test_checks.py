@@ -144,9 +144,7 @@ def test_one_name_is_one_tensor_in_every_method(good: Programs) -> None:
 
 
 @pytest.mark.parametrize(("name", "bounds"), [
-    ("prefill", (8, 16)),
-    ("prefill", (9, 15)),
-    ("target_verify", (2, 8)),
+    ("prefill", (8, 16)), ("prefill", (9, 15)), ("target_verify", (2, 8)),
     ("draft_decode", (1, 8)),
 ])  # fmt: skip
 def test_a_length_other_than_the_published_one_is_refused(

@@ -45,10 +45,7 @@ def count(program: ExportedProgram, target: object) -> int:
 
 
 @pytest.mark.parametrize(("backend", "attention", "split"), [
-    ("cuda", None, True),
-    ("cuda", SPLITK, True),
-    ("cuda", STOCK, False),
-    ("xnnpack", None, False),
+    ("cuda", None, True), ("cuda", SPLITK, True), ("cuda", STOCK, False), ("xnnpack", None, False),
 ])  # fmt: skip
 def test_methods_attend_by_the_operators_and_make_no_mask(
     backend: Backend, attention: Attention | None, split: bool
@@ -189,11 +186,8 @@ def test_a_cache_of_a_prefill_that_another_operator_reads_is_named() -> None:
 
 
 @pytest.mark.parametrize(("attention", "backend", "chosen"), [
-    (None, "cuda", SPLITK),
-    (None, "xnnpack", STOCK),
-    (STOCK, "cuda", STOCK),
-    (STOCK, "xnnpack", STOCK),
-    (SPLITK, "cuda", SPLITK),
+    (None, "cuda", SPLITK), (None, "xnnpack", STOCK), (STOCK, "cuda", STOCK),
+    (STOCK, "xnnpack", STOCK), (SPLITK, "cuda", SPLITK),
 ])  # fmt: skip
 def test_which_attention_is_chosen(
     attention: Attention | None, backend: Backend, chosen: str

@@ -89,9 +89,7 @@ def test_a_foreign_directory_and_a_file_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("manifest", [
-    "{",
-    '{"manifest_version": 3}',
-    '{"files": {"model.pte": {}}}',
+    "{", '{"manifest_version": 3}', '{"files": {"model.pte": {}}}',
     '{"files": {"thesis.tex": {}}}',
 ])  # fmt: skip
 def test_a_manifest_does_not_make_a_directory_ours(manifest: str, tmp_path: Path) -> None:

@@ -47,9 +47,7 @@ def checked(
 
 
 @pytest.mark.parametrize(("speculative", "position", "tokens"), [
-    ([5, 9, 7, 8], 1, (6, 9)),
-    ([5, 6, 7], 3, (8, None)),
-    ([*PLAIN, 3], 4, (None, 3)),
+    ([5, 9, 7, 8], 1, (6, 9)), ([5, 6, 7], 3, (8, None)), ([*PLAIN, 3], 4, (None, 3)),
     ([0], 0, (5, 0)),
 ])  # fmt: skip
 def test_first_token_that_differs_is_reported(

@@ -86,9 +86,7 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
 
 
 @pytest.mark.parametrize(("new_tokens", "stopped", "remaining", "limit", "reason"), [
-    (2, True, 2, 2, "stop"),
-    (2, False, 2, 2, "length"),
-    (2, False, 2, 3, "context"),
+    (2, True, 2, 2, "stop"), (2, False, 2, 2, "length"), (2, False, 2, 3, "context"),
     (1, False, 2, 2, "cancelled"),
 ])  # fmt: skip
 def test_finish_reason(

@@ -246,9 +246,7 @@ def test_a_method_that_is_more_than_its_call_is_refused(
 
 
 @pytest.mark.parametrize("instruction", [
-    schema.KernelCall(0, [1]),
-    schema.MoveCall(0, 1),
-    schema.FreeCall(0),
+    schema.KernelCall(0, [1]), schema.MoveCall(0, 1), schema.FreeCall(0),
     schema.JumpFalseCall(0, 1),
 ])  # fmt: skip
 def test_other_instructions_are_refused(path: Path, instruction: Any) -> None:
@@ -260,13 +258,8 @@ def test_other_instructions_are_refused(path: Path, instruction: Any) -> None:
 
 # Values: 0 an integer, 1 and 2 what the call makes, 5, 4 and 3 the inputs.
 @pytest.mark.parametrize(("arguments", "outputs"), [
-    ([5, 4, 3, 1, 2], [1]),
-    ([5, 4, 3, 1], [1, 2]),
-    ([5, 4, 1, 3, 2], [1, 2]),
-    ([1, 2, 5, 4, 3], [1, 2]),
-    ([5, 4, 1, 2], [1, 3]),
-    ([0, 5, 4, 3, 1, 2], [1, 2]),
-    ([1], [1, 2]),
+    ([5, 4, 3, 1, 2], [1]), ([5, 4, 3, 1], [1, 2]), ([5, 4, 1, 3, 2], [1, 2]),
+    ([1, 2, 5, 4, 3], [1, 2]), ([5, 4, 1, 2], [1, 3]), ([0, 5, 4, 3, 1, 2], [1, 2]), ([1], [1, 2]),
 ])  # fmt: skip
 def test_arguments_that_are_no_inputs_then_outputs(
     path: Path, arguments: list[int], outputs: list[int]
