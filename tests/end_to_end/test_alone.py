@@ -18,8 +18,7 @@ from eagle_aot.lab.checks import cli as check
 from eagle_aot.runtime_runner import Runner, cli, load_artifact
 from support.pre_norm_oracle import random_pre_norm, save
 from support.random_pair import add_tokenizer
-from support.refusals import refuses
-from support.stages import beside_stages
+from support.refusals import beside_stages, refuses
 
 TOKENS = 24
 NEAR = 1e-4

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,25 @@ import pytest
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from support.replicas import replicas
 from support.server import Server, served
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
 
+NAME = b"ray::ServeReplica:eagle-aot:Replica"
 QUESTIONS = [
     f"Ada has {count} marbles. Marco has 6 times as many. How many marbles do they have together?"
     for count in range(3, 35)
 ]
+
+
+def replicas() -> list[int]:
+    """Return the ids of the replicas' processes on this machine, the oldest first."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):  # it has ended
+            if process.name.isdecimal() and NAME in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return sorted(found)
 
 
 @pytest.fixture(scope="module")

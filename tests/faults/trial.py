@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import BinaryIO
 
-from support.stages import beside_stages
+from support.refusals import beside_stages
 
 Arguments = Sequence[str | Path]
 Child = subprocess.Popen[bytes]

@@ -2,8 +2,6 @@
 
 from click.testing import Result
 
-from support.stages import beside_stages
-
 
 def refuses(result: Result, message: str) -> None:
     """Exit code 1 and one line, `Error: ...`, that holds `message`."""
@@ -12,3 +10,10 @@ def refuses(result: Result, message: str) -> None:
     assert message in said
     assert said.startswith("Error: "), said
     assert said.count("\n") == 1, said
+
+
+def beside_stages(stderr: str) -> str:
+    """Without the lines that tell a log of stages of several seconds, as there may be any number of
+    on a slow machine."""
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if " s   host peak " not in line)

@@ -127,11 +127,12 @@ def test_an_invalid_config_value_is_named(changes: dict[str, Any], message: str)
         read(rope_parameters=LLAMA3_ROPE | changes)
 
 
-def test_a_yarn_base_of_at_most_one_is_named() -> None:
-    with pytest.raises(CheckpointError, match=r"rope_theta 1\.0 is not above 1"):
-        read(rope_parameters=YARN_ROPE | {"rope_theta": 1.0})
-
-
-def test_yarn_parameters_outside_the_domain_of_logarithms_are_named() -> None:
-    with pytest.raises(CheckpointError, match=r"config.json: odd numbers of a yarn rope \(math"):
-        read(rope_parameters=YARN_ROPE | {"beta_fast": 1e308})
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"rope_theta": 1.0}, r"rope_theta 1\.0 is not above 1"),
+    ({"beta_fast": 1e308}, r"config.json: odd numbers of a yarn rope \(math"),
+])  # fmt: skip
+def test_yarn_parameters_outside_the_domain_of_logarithms_are_named(
+    changes: dict[str, float], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read(rope_parameters=YARN_ROPE | changes)

@@ -11,8 +11,7 @@ from click.testing import CliRunner, Result
 
 from eagle_aot.lab.bench import rounds
 from eagle_aot.lab.bench.cli import PARTS, main
-from support.refusals import refuses
-from support.stages import beside_stages
+from support.refusals import beside_stages, refuses
 
 QUICK = ("--repeats", "1", "--chain-lens", "1,3", "--tau", "1.5,4", "--contexts", "20,200")
 ROUNDS_OPTIONS = {

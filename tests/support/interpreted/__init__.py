@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
-HELPERS = {"__init__", "as_a_gpu", "conftest", "remembered_types"}
+HELPERS = {"__init__", "as_a_gpu", "conftest"}
 SUITES = sorted({path.stem for path in HERE.glob("*.py")} - HELPERS)
 
 

@@ -17,8 +17,7 @@ LAUNCHERS = (
 @pytest.fixture(autouse=True, scope="session")
 def interpret_like_a_gpu() -> Iterator[None]:
     """Let the interpreter compute like a GPU, and fast; fill new memory with NaN."""
-    from support.interpreted.as_a_gpu import compute_as_a_gpu  # they need triton
-    from support.interpreted.remembered_types import remember_types
+    from support.interpreted.as_a_gpu import compute_as_a_gpu, remember_types  # needs triton
 
     with pytest.MonkeyPatch.context() as patch:
         remember_types(patch)
