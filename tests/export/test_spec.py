@@ -1,4 +1,4 @@
-"""The options of an export: choices, ranges, and what a manifest records."""
+"""The options of an export: choices, ranges, tap layers, and what a manifest records."""
 
 import json
 from pathlib import Path
@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import recorded, spec_fields
-from eagle_aot.export import ExportSpec
 from eagle_aot.export.cli import main
-from eagle_aot.export.spec import DrafterName, Quant, Scheme
+from eagle_aot.export.spec import DrafterName, ExportSpec, Quant, Scheme, checked_tap_layers
 from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.int4.quantisers import QUANTS
 from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS
@@ -81,3 +80,16 @@ def test_options_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(SettingError, match=message):
         ExportSpec(**options)
+
+
+@pytest.mark.parametrize("taps", [(2, 30, 57), (0,)])
+def test_ascending_tap_layers_are_taken(taps: tuple[int, ...]) -> None:
+    assert checked_tap_layers(list(taps)) == ExportSpec(tap_layers=taps).tap_layers == taps
+
+
+@pytest.mark.parametrize("taps", [(), ("a",), (2.5,), (True,), (3, 2), (2, 2), (-1, 2)])
+def test_other_tap_layers_are_refused(taps: tuple[Any, ...]) -> None:
+    with pytest.raises(SettingError, match=r"--tap-layers .*: expected"):
+        checked_tap_layers(taps)
+    with pytest.raises(SettingError, match=r"--tap-layers .*: expected"):
+        ExportSpec(tap_layers=taps)

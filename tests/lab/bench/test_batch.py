@@ -1,4 +1,4 @@
-"""`eagle-bench --part batch`."""
+"""`eagle-bench --part batch` and `--part prefix`."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.bench import prefix
 from eagle_aot.lab.bench.batch import BatchTimes, main, whole_round
+from eagle_aot.lab.bench.prefix import random_prompts
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from support.refusals import refuses
@@ -67,3 +69,24 @@ def test_more_drafts_than_rows_are_refused() -> None:
     runner = Runner(Path(), executor, constants, Eagle3Drafter(executor, constants, None))
     with pytest.raises(SettingError, match="8 requests with 15 drafts: a round of so many"):
         whole_round(runner, 8, 15)
+
+
+def test_prompts_share_their_prefix_alone() -> None:
+    prompts = random_prompts(3, 20, 5, 1000)
+    assert all(prompt[:20] == prompts[0][:20] for prompt in prompts)
+    assert len({tuple(prompt[20:]) for prompt in prompts}) == 3
+
+
+@pytest.mark.artifact
+def test_reuse_caches_the_prefix_and_changes_no_token(batch_artifact: Path) -> None:
+    chosen = ["--requests", "4", "--prefix", "100", "--max-new-tokens", "4", "--repeats", "1"]
+    done = CliRunner().invoke(prefix.main, [str(batch_artifact), *chosen, "--json"])
+    assert done.exit_code == 0, done.output
+    without, with_reuse = json.loads(done.stdout)["lines"]
+    assert (without["reuse"], without["cached_tokens"]) == (False, 0)
+    assert (with_reuse["reuse"], with_reuse["cached_tokens"]) == (True, 3 * 99)
+    assert with_reuse["tokens"] == without["tokens"]
+    shown = CliRunner().invoke(prefix.main, [str(batch_artifact), *chosen])
+    assert shown.exit_code == 0 and "cached" in shown.stdout
+    refused = CliRunner().invoke(prefix.main, [str(batch_artifact), "--prefix", "100000"])
+    assert refused.exit_code == 1

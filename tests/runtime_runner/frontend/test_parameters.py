@@ -1,16 +1,22 @@
-"""Parameters of requests: their ranges, their JSON, and the seeds of answers."""
+"""Parameters of requests: ranges, JSON, seeds of answers, and what a model recommends."""
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
+from eagle_aot.runtime_runner.sampling.parameters import (
+    GENERATION_CONFIG,
+    SamplingMode,
+    SamplingParams,
+    recommended,
+)
 
 BAD = [
     {"temperature": -1.0}, {"temperature": math.nan}, {"temperature": math.inf},
@@ -90,3 +96,16 @@ def test_answers_have_seeds_of_their_own() -> None:
     assert drawn is not None and 0 <= drawn < 1 << 32
     assert drawn != GenerationParams(temperature=1.0).drawn().seed
     assert GenerationParams().drawn().seed is None, "nothing is drawn where nothing is sampled"
+
+
+def test_parameters_are_those_of_the_file(tmp_path: Path) -> None:
+    assert recommended(tmp_path) == {}
+    found = {"do_sample": True, "top_k": 64, "top_p": 0.95, "eos_token_id": [1, 2]}
+    (tmp_path / GENERATION_CONFIG).write_text(json.dumps(found))
+    assert recommended(tmp_path) == {"temperature": 1.0, "top_k": 64, "top_p": 0.95}
+    GenerationParams(**recommended(tmp_path))
+    (tmp_path / GENERATION_CONFIG).write_text(json.dumps({**found, "do_sample": False}))
+    assert recommended(tmp_path) == {}
+    (tmp_path / GENERATION_CONFIG).write_text("{")
+    with pytest.raises(ArtifactError, match=GENERATION_CONFIG):
+        recommended(tmp_path)
