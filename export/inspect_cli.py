@@ -1,4 +1,4 @@
-"""`eagle-inspect`: what targets, draft heads and artifacts are, without exporting anything."""
+"""`eagle-inspect`: describes targets, draft heads and artifacts without exporting."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="eagle-aot")
 def main() -> None:
-    """Describe targets, draft heads and artifacts; export and run nothing."""
+    """Describe targets, draft heads and artifacts without exporting."""
 
 
 @as_json_option
@@ -63,7 +63,7 @@ class DraftSpec(msgspec.Struct, kw_only=True, frozen=True):
     ] = None
     tap_layers: Annotated[
         tuple[int, ...] | None,
-        Option("Boundaries that the head taps, in place of those in its config.json.",
+        Option("Layers whose hidden states the head reads, counted as layers already applied.",
                metavar="A,B,C", commas=True),
     ] = None  # fmt: skip
     backend: Annotated[

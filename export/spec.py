@@ -49,7 +49,7 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
     ] = "auto"  # fmt: skip
     tap_layers: Annotated[
         tuple[int, ...] | None,
-        Option("Boundaries that the head taps, in place of those in its config.json.",
+        Option("Layers whose hidden states the head reads, counted as layers already applied.",
                CHECKPOINTS, "A,B,C", commas=True),
     ] = None  # fmt: skip
     load_format: Annotated[
@@ -103,8 +103,8 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
     ] = "text"
     image_tokens: Annotated[
         tuple[int, ...] | None,
-        Option("Most rows of a prompt for an image: 70, 140, 280, 560 or 1120, or several of "
-               "them, the default first. Default: the checkpoint's.", IMAGES, "N,...", commas=True),
+        Option("Most tokens of an image: 70, 140, 280, 560 or 1120, or several of them, the "
+               "default first. Default: the checkpoint's.", IMAGES, "N,...", commas=True),
     ] = None  # fmt: skip
     check_only: Annotated[
         bool,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class LabSpec(ArtifactSpec, kw_only=True, frozen=True):
     """An artifact, how to open it, and how to print results."""
 
-    no_cuda_graph: Annotated[bool, Option("Launch every kernel of a round by itself.")] = False
+    no_cuda_graph: Annotated[bool, Option("Launch the kernels of a round one by one.")] = False
     as_json: Annotated[bool, Option("Print JSON.", flag="--json")] = False
 
     def load(self, **options: Any) -> "Runner":

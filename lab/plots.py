@@ -83,7 +83,9 @@ def check_plot(path: Path) -> None:
     if not os.path.isdir(path.parent):
         raise SettingError(f"--plot {path}: there is no such directory")
     if find_spec("matplotlib") is None:
-        raise UnsupportedError('--plot needs matplotlib: pip install "eagle-aot[bench]"')
+        raise UnsupportedError(
+            '--plot needs matplotlib: pip install ".[bench]" in a checkout of eagle-aot'
+        )
     try:
         open_for_writing(path)
     except OSError as error:

@@ -21,13 +21,12 @@ from eagle_aot.runtime_runner.frontend.report import (
     write,
 )
 from eagle_aot.runtime_runner.sampling.parameters import GENERATION
-from eagle_aot.runtime_runner.spec import ENGINE, GenerationSpec
+from eagle_aot.runtime_runner.spec import ENGINE, OUTPUT, GenerationSpec
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.frontend.generation import Result
     from eagle_aot.runtime_runner.runner import Runner
 
-OUTPUT = "Output"
 NOT_IN_CHAT = ("prompt", "prompt_file", "prompts_jsonl", "batch_size", "plot", "raw_prompt", "n",
                "logprobs", "prompt_logprobs", "logprobs_of", "echo")  # fmt: skip
 
@@ -46,7 +45,9 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
         "--image")] = ()  # fmt: skip
     image_tokens: Annotated[int | None, Option(
         "Most tokens of an image. Default: the artifact's.", PROMPT, "N")] = None  # fmt: skip
-    chat: Annotated[bool, Option("Chat: each line of input is a turn.", PROMPT)] = False
+    chat: Annotated[bool, Option(
+        "Chat: each line of input is a turn. --max-new-tokens is 1024 by default.",
+        PROMPT)] = False  # fmt: skip
     recommended_sampling: Annotated[bool, Option(
         "Use the parameters in the model's generation_config.json, unless others are given.",
         GENERATION)] = False  # fmt: skip

@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner.sampling.parameters import GENERATION
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
 
-ENGINE = "Engine"
+ENGINE, OUTPUT = "Engine", "Output"
 
 
 class ArtifactSpec(msgspec.Struct, kw_only=True, frozen=True):

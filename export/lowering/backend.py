@@ -91,7 +91,7 @@ def untried(backend: str) -> str:
         return ""
     return (
         f"compute capability {spelt(capability())}: the kernels compile for it, "
-        f"but have been run on {spelt(H100)} alone: eagle-check --self-test checks an artifact"
+        f"but have been run only on {spelt(H100)}: check the artifact with eagle-check --rows"
     )
 
 

@@ -44,18 +44,18 @@ class AutoSpec(BenchSpec, kw_only=True, frozen=True):
 
     prompts_jsonl: Annotated[
         Path | None,
-        Option("Prompts, each with its `kind`; default: made for the shipped pair.",
+        Option("Prompts, each with its `kind`; default: prompts made for the shipped pair.",
                metavar="FILE"),
     ] = None  # fmt: skip
-    prompts: Annotated[int, Option("Prompts of each set that is made.", least=2)] = 24
+    prompts: Annotated[int, Option("Prompts of each set without --prompts-jsonl.", least=2)] = 24
     chain_lens: Annotated[
         tuple[ChainLen, ...],
-        Option("Fixed chains; default: all that auto may choose.", metavar="K,...",
+        Option("Fixed chains to compare with auto.", metavar="K,...",
                commas=True, parse=parse_chain_lens),
     ] = tuple(range(1, MAX_AUTO_DEPTH + 1))  # fmt: skip
     trees: Annotated[
         tuple[str, ...],
-        Option("A tree as well; may be repeated.", metavar="DEPTH,TOPK,NODES|FILE|auto",
+        Option("A fixed tree, or auto; may be repeated.", metavar="DEPTH,TOPK,NODES|FILE|auto",
                flag="--tree"),
     ] = ()  # fmt: skip
     max_new_tokens: Annotated[int, Option("Output tokens of a prompt.", least=2)] = 128

@@ -19,6 +19,12 @@ PARTS = {
 """What can be measured, and the module whose `main` measures it."""
 
 
+PART = click.Option(["--part"], type=click.Choice(list(PARTS)), default="rounds", show_default=True,
+                    help="Each has options of its own: --part P --help.",
+                    expose_value=False)  # fmt: skip
+"""An option for the help of each part: `split_part` has taken it out of the arguments."""
+
+
 class PartCommand(Command):
     """A command that hands its arguments to the command of the part that --part names."""
 
@@ -28,7 +34,8 @@ class PartCommand(Command):
         """Parse the arguments as the part's command does."""
         name, rest = split_part(args)
         command: click.Command = import_module(PARTS[name]).main
-        command.epilog = f"Parts: {', '.join(PARTS)}; each has options of its own: --part P --help"
+        if PART not in command.params:
+            command.params.insert(0, PART)
         return command.make_context(f"{info_name} --part {name}", rest, *others, **extra)
 
     def invoke(self, context: click.Context) -> Any:

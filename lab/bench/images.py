@@ -41,10 +41,10 @@ class ImagesSpec(BenchSpec, kw_only=True, frozen=True):
     images: Annotated[
         tuple[int, ...], Option("Images in a prompt.", metavar="N,...", commas=True)
     ] = (1, 4)
-    text: Annotated[int, Option("Text tokens in a prompt.", least=1)] = 40
+    text: Annotated[int, Option("Tokens of text in a prompt.", least=1)] = 40
     repeats: Annotated[int, Option("Samples per figure, whose median counts.", least=1)] = 9
-    tflops: Annotated[float, Option("The device's peak; default: an H100's.")] = 989.0
-    terabytes: Annotated[float, Option("Terabytes that it reads in a second.")] = 3.03
+    tflops: Annotated[float, Option("Peak TFLOP/s of the device.")] = 989.0
+    terabytes: Annotated[float, Option("Terabytes that the device reads in a second.")] = 3.03
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

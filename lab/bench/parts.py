@@ -15,7 +15,7 @@ from eagle_aot.artifact import (
     TARGET_VERIFY,
     Constants,
 )
-from eagle_aot.lab.bench.results import BLOCK, PLAIN, SEED, STEP, VERIFY
+from eagle_aot.lab.bench.results import BLOCK, PLAIN, RESEED, STEP, VERIFY
 from eagle_aot.lab.bench.timing import Timed
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import Shape
@@ -67,7 +67,7 @@ class RepeatedForward:
             return PLAIN if self.rows == 1 else VERIFY
         if self.method == DFLASH_BLOCK:
             return BLOCK
-        return STEP if self.rows == 1 and self.method != DFLASH_CONTEXT else SEED
+        return STEP if self.rows == 1 and self.method != DFLASH_CONTEXT else RESEED
 
     def place(self, context: int) -> None:
         """Run at the positions after the first `context` tokens from now on."""

@@ -22,9 +22,9 @@ from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
 class PrefixSpec(BenchSpec, kw_only=True, frozen=True):
     """The requests."""
 
-    requests: Annotated[int, Option("Requests.", least=1)] = 8
+    requests: Annotated[int, Option("Requests in parallel.", least=1)] = 8
     prefix: Annotated[int, Option("Tokens that all prompts begin with.", least=1)] = 400
-    own: Annotated[int, Option("Tokens after the prefix, each prompt's own.", least=1)] = 40
+    suffix: Annotated[int, Option("Different tokens of each prompt after it.", least=1)] = 40
     max_new_tokens: Annotated[int, Option("Output tokens of each request.", least=1)] = 32
     chain_len: Annotated[int, Option("Drafts per round.", least=0)] = 4
     repeats: Annotated[int, Option("Runs with reuse, and as many without.", least=1)] = 5
@@ -49,9 +49,9 @@ def main(spec: PrefixSpec) -> None:
     """Time requests to ARTIFACT with a common prefix. Exits with 1 where reuse changes a token."""
     runner = spec.load()
     longest = runner.constants.max_seq_len - spec.max_new_tokens
-    check_range("--prefix and --own", [spec.prefix + spec.own], longest)
+    check_range("--prefix and --suffix", [spec.prefix + spec.suffix], longest)
     runner.warm_up(chain_len=spec.chain_len)
-    prompts = random_prompts(spec.requests, spec.prefix, spec.own, runner.constants.vocab_size)
+    prompts = random_prompts(spec.requests, spec.prefix, spec.suffix, runner.constants.vocab_size)
     runs = [
         measure(runner, prompts, spec, reuse=reuse)
         for _ in range(spec.repeats)
@@ -71,11 +71,11 @@ def main(spec: PrefixSpec) -> None:
         raise click.ClickException("tokens differ")
 
 
-def random_prompts(count: int, prefix: int, own: int, vocab_size: int) -> list[list[int]]:
+def random_prompts(count: int, prefix: int, suffix: int, vocab_size: int) -> list[list[int]]:
     """Return prompts of random tokens whose first `prefix` tokens are the same."""
     rng = torch.Generator().manual_seed(1)
     shared = torch.randint(vocab_size, (prefix,), generator=rng).tolist()
-    rest = torch.randint(vocab_size, (count, own), generator=rng).tolist()
+    rest = torch.randint(vocab_size, (count, suffix), generator=rng).tolist()
     return [shared + tokens for tokens in rest]
 
 

@@ -8,7 +8,7 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 PLAIN = "plain decode"
 VERIFY = "verify"
 STEP = "draft step"
-SEED = "draft seed"
+RESEED = "reseed"
 BLOCK = "draft block"
 
 
@@ -139,11 +139,11 @@ class AtContext:
         names, rows = {part.name for part in self.parts}, shape.depth + 1
         if BLOCK in names:  # of the rows that the head was trained with, or more where needed
             fitting = [p for p in self.parts if p.name == BLOCK and p.rows >= rows]
-            return min(fitting, key=lambda part: part.rows).ms, self.part(SEED, rows).ms
+            return min(fitting, key=lambda part: part.rows).ms, self.part(RESEED, rows).ms
         if STEP not in names:
             return 0.0, 0.0
-        step = self.part(STEP if shape.is_chain else SEED, shape.topk)
-        reseeds = [p.ms for p in self.parts if (p.name, p.rows, p.sequences) == (SEED, rows, 1)]
+        step = self.part(STEP if shape.is_chain else RESEED, shape.topk)
+        reseeds = [p.ms for p in self.parts if (p.name, p.rows, p.sequences) == (RESEED, rows, 1)]
         # The reseed gives the first drafts; it is one row for a drafter that commits nothing.
         return (shape.depth - 1) * step.ms, [*reseeds, self.part(STEP, 1).ms][0]
 

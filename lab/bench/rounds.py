@@ -37,7 +37,7 @@ class RoundsSpec(BenchSpec, kw_only=True, frozen=True):
 
     contexts: Annotated[
         tuple[int, ...],
-        Option("Tokens in the caches; default: a few lengths that fit.", metavar="N,...",
+        Option("Tokens in the caches; default: three lengths that fit.", metavar="N,...",
                commas=True),
     ] = ()  # fmt: skip
     chain_lens: Annotated[
@@ -46,7 +46,7 @@ class RoundsSpec(BenchSpec, kw_only=True, frozen=True):
     ] = ()
     trees: Annotated[
         tuple[str, ...],
-        Option("A tree as well; may be repeated.", metavar="DEPTH,TOPK,NODES", flag="--tree"),
+        Option("A tree to time; may be repeated.", metavar="DEPTH,TOPK,NODES", flag="--tree"),
     ] = ()
     rows: Annotated[
         tuple[int, ...],

@@ -43,8 +43,8 @@ class CheckSpec(LabSpec, kw_only=True, frozen=True):
     ] = False  # fmt: skip
     rows: Annotated[
         bool,
-        Option("Compare rows alone with the same rows among others, bit for bit, and outputs of "
-               "random prompts with plain decoding's.", CHECKS),
+        Option("Compare each row of a step with the same row in a step of its own, bit for bit, "
+               "and outputs of random prompts with plain decoding's.", CHECKS),
     ] = False  # fmt: skip
     lossless: Annotated[
         Path | None,
@@ -53,44 +53,45 @@ class CheckSpec(LabSpec, kw_only=True, frozen=True):
     ] = None  # fmt: skip
     engine: Annotated[
         Path | None,
-        Option("Compare requests that come and go with the same requests alone, and check the "
-               "engine after every step.", CHECKS, "PROMPTS.jsonl"),
+        Option("Compare the texts of concurrent requests with those of the same requests one by "
+               "one, and check the engine after every step.", CHECKS, "PROMPTS.jsonl"),
     ] = None  # fmt: skip
     sampling: Annotated[
         Path | None,
-        Option("Compare draws with softmax in float64, and sampled texts however they are decoded.",
+        Option("Compare draws with softmax in float64, and sampled texts of chains, trees, batches "
+               "and prompt lookup with plain decoding's.",
                CHECKS, "PROMPTS.jsonl"),
     ] = None  # fmt: skip
     self_test_prompts: Annotated[
-        Path | None, Option("Prompts of --self-test.", MORE, "FILE.jsonl")
+        Path | None, Option("Prompts of --self-test; default: ten of its own.", MORE, "FILE.jsonl")
     ] = None
     contexts: Annotated[
         tuple[int, ...],
-        Option("Tokens of random prompts, and before rows.", MORE, "N,...", commas=True),
+        Option("Lengths of random prompts and contexts (--rows).", MORE, "N,...", commas=True),
     ] = (17, 512)
     chain_lens: Annotated[
         tuple[ChainLen, ...] | None,
-        Option("Drafts per round, auto among them; default: 4, with --rows 1 to 7.", MORE,
+        Option("Drafts per round, numbers or auto. Default: 4; with --rows 1 to 7.", MORE,
                "K,...", commas=True, parse=parse_chain_lens),
     ] = None  # fmt: skip
     trees: Annotated[
         tuple[str, ...],
-        Option("A tree as well; may be repeated.", MORE, "DEPTH,TOPK,NODES|FILE", "--tree"),
+        Option("A tree to check; may be repeated.", MORE, "DEPTH,TOPK,NODES|FILE", "--tree"),
     ] = ()
     batch_sizes: Annotated[
         tuple[int, ...],
-        Option("Requests in parallel, with --engine.", MORE, "B,...", commas=True),
+        Option("Numbers of requests in parallel (--engine).", MORE, "B,...", commas=True),
     ] = (2, 4, 8)
     count: Annotated[
         int | None,
-        Option("Random prompts of each length (default 10), requests of --engine (1000), prompts "
-               "of --sampling (300).", MORE, "N", least=1),
+        Option("Random prompts of each length (--rows; default: 10), requests (--engine; 1000), "
+               "or prompts (--sampling; 300).", MORE, "N", least=1),
     ] = None  # fmt: skip
-    max_new_tokens: Annotated[int, Option("Output tokens of a prompt.", MORE, least=2)] = 64
-    seed: Annotated[int, Option("Of random requests, with --engine.", MORE)] = 1
-    seeds: Annotated[int, Option("Seeds of each prompt, with --sampling.", MORE, least=1)] = 5
+    max_new_tokens: Annotated[int, Option("Output tokens of each request.", MORE, least=2)] = 64
+    seed: Annotated[int, Option("Seed of the random requests (--engine).", MORE)] = 1
+    seeds: Annotated[int, Option("Seeds of each prompt (--sampling).", MORE, least=1)] = 5
     draws: Annotated[
-        int, Option("Draws of each kind of sampling, with --sampling.", MORE, least=10_000)
+        int, Option("Draws of each kind of sampling (--sampling).", MORE, least=10_000)
     ] = 100_000
     target: Annotated[
         str | None,
@@ -98,7 +99,7 @@ class CheckSpec(LabSpec, kw_only=True, frozen=True):
                "plain token.", MORE, "NAME_OR_DIR"),
     ] = None  # fmt: skip
     raw_prompt: Annotated[
-        bool, Option("Do not wrap prompts in the chat template, with --lossless.", MORE)
+        bool, Option("Do not apply the chat template to prompts (--lossless).", MORE)
     ] = False
 
 

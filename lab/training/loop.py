@@ -215,7 +215,7 @@ def smoke_option(defaults: dict[str, Any]) -> Callable[[Any], Any]:
 
     return click.option(
         "--smoke", is_flag=True, is_eager=True, expose_value=False, callback=use_defaults,
-        help="Tiny sizes, to see that everything runs.",
+        help="Use tiny sizes, to see that everything runs.",
     )  # fmt: skip
 
 

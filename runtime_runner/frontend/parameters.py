@@ -37,7 +37,7 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
     """
 
     max_new_tokens: Annotated[int, Option(
-        "Most tokens of an answer. Default in a chat: 1024.", GENERATION, "N",
+        "Most tokens of an answer.", GENERATION, "N",
         least=0)] = 128  # fmt: skip
     chain_len: Annotated[ChainLen | None, Option(
         "Draft tokens per round, or auto to choose by speed. Default: the artifact's.", SPECULATION,

@@ -86,7 +86,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
         "Random seed; drawn and printed if omitted.", GENERATION, "S", least=0,
         most=(1 << SEED_BITS) - 1)] = None  # fmt: skip
     logprobs: Annotated[int | None, Option(
-        "Return the log probability of each token and of the N likeliest tokens; needs --json.",
+        "Add log probabilities of each token and of the N likeliest tokens to the JSON output.",
         GENERATION, "N", least=0, most=MAX_LOGPROBS)] = None  # fmt: skip
     logprobs_of: Annotated[LogprobsOf, Option(
         "Log probabilities of the model's logits, or of the distribution that tokens are drawn "

@@ -28,7 +28,9 @@ try:
     )
     from gguf import GGMLQuantizationType as Type
 except ImportError as error:
-    raise UnsupportedError("GGUF needs its package: pip install 'eagle-aot[gguf]'") from error
+    raise UnsupportedError(
+        'GGUF needs its package: run pip install ".[gguf]" in a checkout of eagle-aot'
+    ) from error
 
 from eagle_aot.targets.weight_files.protocol import TensorStorage
 

@@ -45,19 +45,22 @@ class ServerSpec(BenchSpec, kw_only=True, frozen=True):
     """The load, and the server."""
 
     prompts_jsonl: Annotated[
-        Path | None, Option("Prompts; default: random words, without a tokenizer.", metavar="FILE")
+        Path | None, Option("Prompts; default, without a tokenizer: random words.", metavar="FILE")
     ] = None
     clients: Annotated[
-        tuple[int, ...], Option("Clients at once.", metavar="N,...", commas=True)
+        tuple[int, ...], Option("Clients in parallel.", metavar="N,...", commas=True)
     ] = (1, 2, 4, 8, 16)
     texts: Annotated[int, Option("Requests of each client, one after the other.", least=1)] = 4
     max_new_tokens: Annotated[int, Option("Output tokens of a request.", least=2)] = 128
-    prompt_tokens: Annotated[int, Option("Tokens of prompts that are made.", least=1)] = 128
-    temperature: Annotated[float, Option("Of sampling; 0 is greedy.", least=0)] = 0.0
-    no_speculation: Annotated[bool, Option("Decode plainly.")] = False
-    replicas: Annotated[int | None, Option("Replicas of the server, on Ray.", least=1)] = None
-    url: Annotated[str | None, Option("A running server; default: start one.")] = None
-    no_alone: Annotated[bool, Option("Leave out the engine alone.")] = False
+    prompt_tokens: Annotated[int, Option("Tokens of each prompt of random words.", least=1)] = 128
+    temperature: Annotated[float, Option("Sampling temperature; 0 is greedy.", least=0)] = 0.0
+    no_speculation: Annotated[bool, Option("Decode without drafts.")] = False
+    replicas: Annotated[
+        int | None,
+        Option("Replicas of the server on Ray; default: one server, without Ray.", least=1),
+    ] = None
+    url: Annotated[str | None, Option("URL of a running server; default: start one.")] = None
+    no_alone: Annotated[bool, Option("Do not measure the engine without a server.")] = False
 
     def load_of(self) -> "Load":
         """Return the requests. Raises SettingError where there are no prompts."""

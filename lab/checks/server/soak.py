@@ -39,12 +39,12 @@ class SoakSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     artifact: Path
     prompts_jsonl: Path
-    url: Annotated[str, Option("The server.")] = "http://127.0.0.1:8000"
-    clients: Annotated[int, Option("Clients at once.", least=1)] = 64
-    minutes: Annotated[float, Option("How long they send requests.")] = 10.0
+    url: Annotated[str, Option("The server's URL.")] = "http://127.0.0.1:8000"
+    clients: Annotated[int, Option("Clients in parallel.", least=1)] = 64
+    minutes: Annotated[float, Option("How long clients send requests.")] = 10.0
     count: Annotated[int, Option("Different requests.", least=1)] = 120
     max_new_tokens: Annotated[int, Option("Output tokens of a request.", least=2)] = 48
-    chaos: Annotated[bool, Option("Clients misbehave.")] = False
+    chaos: Annotated[bool, Option("Let clients disconnect or send half a request.")] = False
     commit: Annotated[
         str | None, Option("The version that the results name; default: git's.", metavar="TEXT")
     ] = None

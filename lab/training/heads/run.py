@@ -34,24 +34,24 @@ class TrainSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     part: Literal["all", "prompts", "answers", "head", "evaluate"] = "all"
     target_model: Annotated[str, Option("The target, as eagle-export takes it.")] = "auto"
-    target_dir: Annotated[Path | None, Option("Its directory or GGUF file.")] = None
+    target_dir: Annotated[Path | None, Option("The target's directory or GGUF file.")] = None
     output_dir: Annotated[Path, Option("Where all files of the run are written.")]
     device: Annotated[Literal["auto", "cpu", "cuda"], Option("Where to run.")] = "auto"
     seed: Annotated[int, Option("Random seed.")] = 0
     prompts: Annotated[int, Option("Prompts made from templates.", PROMPTS, least=0)] = 330_000
-    prompts_jsonl: Annotated[Path | None, Option("Prompts of your own.", PROMPTS)] = None
+    prompts_jsonl: Annotated[Path | None, Option("A file of more prompts.", PROMPTS)] = None
     longest_prompt: Annotated[
-        int, Option("Tokens; longer prompts are left out.", PROMPTS, least=1)
+        int, Option("Most tokens of a prompt; longer ones are left out.", PROMPTS, least=1)
     ] = 128
-    answer_tokens: Annotated[int, Option("Tokens of answers to write.", ANSWERS, least=1)] = (
+    answer_tokens: Annotated[int, Option("Tokens of all answers together.", ANSWERS, least=1)] = (
         30_000_000
     )
     answer_minutes: Annotated[
-        float, Option("Time after which answering ends early.", ANSWERS, least=0)
+        float, Option("Minutes after which answering ends early.", ANSWERS, least=0)
     ] = math.inf
-    max_new_tokens: Annotated[int, Option("Tokens of an answer.", ANSWERS, least=1)] = 192
+    max_new_tokens: Annotated[int, Option("Most tokens of an answer.", ANSWERS, least=1)] = 192
     temperature: Annotated[
-        float, Option("Of every other answer; the others are greedy.", ANSWERS, least=0)
+        float, Option("Temperature of every other answer; the others are greedy.", ANSWERS, least=0)
     ] = 0.8
     slots: Annotated[
         int, Option("Answers written in parallel, as memory allows.", ANSWERS, least=1)
@@ -61,33 +61,32 @@ class TrainSpec(msgspec.Struct, kw_only=True, frozen=True):
     ] = 256
     drafter: Annotated[Literal["eagle3", "p-eagle"], Option("The kind of head.", HEAD)] = "eagle3"
     draft_vocab_size: Annotated[
-        int, Option("Of the answers' most frequent tokens.", HEAD, least=1)
+        int, Option("Vocabulary size: the answers' most frequent tokens.", HEAD, least=1)
     ] = 8192
-    intermediate_size: Annotated[int, Option("Of the head's MLP.", HEAD, least=1)] = 1536
+    intermediate_size: Annotated[int, Option("Width of the head's MLP.", HEAD, least=1)] = 1536
     layers: Annotated[
-        int | None, Option("Of the head; default: 1, of P-EAGLE 4.", HEAD, least=1)
+        int | None, Option("Layers of the head. Default: 1; P-EAGLE: 4.", HEAD, least=1)
     ] = None
     tap_layers: Annotated[
         tuple[int, ...] | None,
-        Option("Boundaries; default: 2, n // 2 and n - 3.", HEAD, "A,B,C", commas=True),
-    ] = None
-    steps: Annotated[int, Option("Of training.", HEAD, least=1)] = 2600
-    batch_tokens: Annotated[int, Option("Tokens of a batch with padding.", HEAD, least=1)] = 32_768
-    learning_rate: Annotated[float, Option("The highest.", HEAD, least=0)] = 1e-3
+        Option("Layers whose hidden states the head reads, counted as layers already applied. "
+               "Default: 2, n // 2 and n - 3.", HEAD, "A,B,C", commas=True),
+    ] = None  # fmt: skip
+    steps: Annotated[int, Option("Training steps.", HEAD, least=1)] = 2600
+    batch_tokens: Annotated[int, Option("Tokens of a batch and padding.", HEAD, least=1)] = 32_768
+    learning_rate: Annotated[float, Option("Highest learning rate.", HEAD, least=0)] = 1e-3
     head_minutes: Annotated[
-        float, Option("Time after which the schedule ends early.", HEAD, least=0)
+        float, Option("Minutes after which training ends early.", HEAD, least=0)
     ] = math.inf
     save_every: Annotated[int, Option("Steps between checkpoints.", HEAD, least=1)] = 250
-    chain_len: Annotated[int, Option("Drafts a round that the head proposes.", HEAD, least=1)] = 4
+    chain_len: Annotated[int, Option("Drafts per round in the head's config.", HEAD, least=1)] = 4
     head_format: Annotated[
         Literal["bf16", "int8", "int4"], Option("How the head's linears are stored.", HEAD)
     ] = "int8"
-    with_embedding: Annotated[bool, Option("Store the target's embedding too.", HEAD)] = False
-    compile: Annotated[
-        bool | None, Option("Fuse what surrounds matrix products; default: on a GPU.", HEAD)
-    ] = None
+    with_embedding: Annotated[bool, Option("Store the target's embedding, too.", HEAD)] = False
+    compile: Annotated[bool | None, Option("Use torch.compile. Default: on a GPU.", HEAD)] = None
     eval_prompts_jsonl: Annotated[
-        Path | None, Option("Prompts by `kind`, to measure the written head on.", HEAD)
+        Path | None, Option("Prompts, each with its `kind`, to measure the written head on.", HEAD)
     ] = None
 
     def __post_init__(self) -> None:

@@ -50,14 +50,14 @@ class TinySpec(msgspec.Struct, kw_only=True, frozen=True):
     seed: Annotated[int, Option("Random seed.")] = 0
     stories: Annotated[int, Option("Stories to train on.", least=1)] = 600_000
     problems: Annotated[int, Option("Held-out problems to measure on.", least=1)] = 512
-    target_steps: Annotated[int, Option("Steps of the target.", least=1)] = 5300
-    target_batch_tokens: Annotated[int, Option("Tokens of a batch with padding.")] = 32_768
-    target_learning_rate: Annotated[float, Option("The highest of the target.")] = 2e-3
-    target_minutes: Annotated[float, Option("Time after which it ends early.")] = math.inf
-    head_steps: Annotated[int, Option("Steps of the head.", least=1)] = 3300
-    head_batch_tokens: Annotated[int, Option("Tokens of a batch with padding.")] = 32_768
-    head_learning_rate: Annotated[float, Option("The highest of the head.")] = 1.5e-3
-    head_minutes: Annotated[float, Option("Time after which it ends early.")] = math.inf
+    target_steps: Annotated[int, Option("Training steps of the target.", least=1)] = 5300
+    target_batch_tokens: Annotated[int, Option("Tokens of its batches, padding included.")] = 32_768
+    target_learning_rate: Annotated[float, Option("Highest learning rate of the target.")] = 2e-3
+    target_minutes: Annotated[float, Option("Minutes after which its training ends.")] = math.inf
+    head_steps: Annotated[int, Option("Training steps of the head.", least=1)] = 3300
+    head_batch_tokens: Annotated[int, Option("Tokens of its batches, padding included.")] = 32_768
+    head_learning_rate: Annotated[float, Option("Highest learning rate of the head.")] = 1.5e-3
+    head_minutes: Annotated[float, Option("Minutes after which its training ends.")] = math.inf
 
     @property
     def target_dir(self) -> Path:

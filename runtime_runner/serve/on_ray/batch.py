@@ -21,7 +21,7 @@ from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.common.spec import Option, OptionsOf, spec_command
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.spec import ENGINE, GenerationSpec
+from eagle_aot.runtime_runner.spec import ENGINE, OUTPUT, GenerationSpec
 
 FAILED = b'{"error": '
 STARTS = b'{"prompt_tokens": ', FAILED
@@ -39,7 +39,7 @@ class BatchSpec(GenerationSpec, kw_only=True, frozen=True):
     replicas: Annotated[int, Option(
         "Engines, each with a GPU of its own where there are any.", ENGINE, "N",
         least=1)] = 1  # fmt: skip
-    quiet: Annotated[bool, Option("Print nothing but errors.")] = False
+    quiet: Annotated[bool, Option("Print nothing but errors.", OUTPUT)] = False
 
 
 @spec_command(BatchSpec)

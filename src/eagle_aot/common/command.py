@@ -18,6 +18,9 @@ from eagle_aot.common.memory import check_address_space, shortage
 from eagle_aot.common.process import open_standard_streams, persistent_interrupts
 from eagle_aot.common.text import one_line
 
+HEADINGS = "Prompt", "Generation", "Speculation", "Engine", "Output"
+"""Headings in --help that have the same order in all commands."""
+
 
 class Command(click.Command):
     """A command whose --help groups its options, which refuses an option of one value that is given
@@ -34,15 +37,18 @@ class Command(click.Command):
         return super().parse_args(context, args)
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under the headings of their groups, in the order of the options."""
+        """Write the options under the headings of their groups, in the order of the options, and
+        of `HEADINGS`."""
         groups: dict[str, list[tuple[str, str]]] = {}
         options = (p for p in self.get_params(context) if isinstance(p, click.Option))
         for parameter in options:
             if (row := parameter.get_help_record(context)) is not None:
                 groups.setdefault(getattr(parameter, "group", "Options"), []).append(row)
-        for heading, rows in groups.items():
+        ordered = iter(heading for heading in HEADINGS if heading in groups)
+        for group in groups:
+            heading = next(ordered) if group in HEADINGS else group
             with formatter.section(heading):
-                formatter.write_dl(rows)
+                formatter.write_dl(groups[heading])
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         try:
@@ -104,7 +110,9 @@ def given_options(*, but: Collection[str]) -> list[str]:
 def check_installed(name: str, *, extra: str) -> None:
     """Raise UnsupportedError unless a package of one of our extras is installed."""
     if importlib.util.find_spec(name) is None:
-        raise UnsupportedError(f"{name} is not installed: pip install 'eagle-aot[{extra}]'")
+        raise UnsupportedError(
+            f'{name} is not installed: run pip install ".[{extra}]" in a checkout of eagle-aot'
+        )
 
 
 def stated(error: Exception) -> str | None:

@@ -213,8 +213,8 @@ def _click_option(field: Field) -> click.Option:
     elif option.commas or option.parse:
         words |= {"callback": _parsed(field)}
     words["type"] = _click_type(field)
-    is_word = field.choices or field.type in (int, float, str)
-    words["show_default"] = bool(is_word and field.default not in (None, msgspec.NODEFAULT))
+    is_word = option.commas or field.choices or field.type in (int, float, str)
+    words["show_default"] = bool(is_word and field.default not in (None, (), msgspec.NODEFAULT))
     if field.default is msgspec.NODEFAULT:
         words["required"] = True
     else:

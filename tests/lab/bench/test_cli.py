@@ -15,8 +15,9 @@ from support.refusals import beside_stages, refuses
 
 QUICK = ("--repeats", "1", "--chain-lens", "1,3", "--tau", "1.5,4", "--contexts", "20,200")
 ROUNDS_OPTIONS = {
-    "artifact", "--contexts", "--chain-lens", "--tree", "--drafter", "--rows", "--batch-sizes",
-    "--tau", "--repeats", "--executor", "--no-cuda-graph", "--json", "--commit", "--version",
+    "artifact", "--part", "--contexts", "--chain-lens", "--tree", "--drafter", "--rows",
+    "--batch-sizes", "--tau", "--repeats", "--executor", "--no-cuda-graph", "--json", "--commit",
+    "--version",
 }  # fmt: skip
 FIELDS = {
     "artifact", "executor", "cuda_graphs", "device", "drafter", "versions", "repeats", "taus",
@@ -46,6 +47,7 @@ def measured(tiny_artifact: Path) -> dict[str, Any]:
 
 
 def test_rounds_options_are_frozen() -> None:
+    run("--help")  # adds --part
     assert {opt for param in rounds.main.params for opt in param.opts} == ROUNDS_OPTIONS
 
 
@@ -82,7 +84,7 @@ def test_json_has_exactly_the_documented_fields(measured: dict[str, Any]) -> Non
 def test_every_forward_is_there_without_a_floor(measured: dict[str, Any]) -> None:
     for at in measured["contexts"]:
         parts = {(part["name"], part["rows"]) for part in at["parts"]}
-        drafts = {("draft step", 1), ("draft seed", 2), ("draft seed", 4)}
+        drafts = {("draft step", 1), ("reseed", 2), ("reseed", 4)}
         assert (
             parts == {("plain decode", 1)} | {("verify", t) for t in (2, 4, 8, 16, 32, 64)} | drafts
         )
@@ -129,7 +131,7 @@ def test_rounds_without_the_head_are_timed(tiny_artifact: Path) -> None:
 def test_tables_go_to_stdout(tiny_artifact: Path) -> None:
     result = run(tiny_artifact, *QUICK[:-1], "30")
     assert (result.exit_code, beside_stages(result.stderr)) == (0, "")
-    for words in ("plain decode", "draft seed", "K = 3", "30 tokens of context", "at tau 1.5"):
+    for words in ("plain decode", "reseed", "K = 3", "30 tokens of context", "at tau 1.5"):
         assert words in result.stdout
 
 

@@ -40,7 +40,7 @@ def test_every_figure_has_a_part(runner: Runner) -> None:
     parts = Parts(runner, spec(1, 3, rows=(1, 2, 16, 64)))
     named = [(part.name, part.rows) for part in parts.forwards]
     verify = [("verify", rows) for rows in (2, 4, 16, 64)]
-    steps = [("draft step", 1), ("draft seed", 2), ("draft seed", 4)]
+    steps = [("draft step", 1), ("reseed", 2), ("reseed", 4)]
     assert named == [("plain decode", 1), *verify, *steps]
     assert [round_.shape for round_ in parts.rounds] == [Shape.chain(k) for k in (0, 1, 3)]
     assert isinstance(runner.executor, LoggingExecutor)
@@ -73,7 +73,8 @@ def test_forwards_run_random_tokens_after_the_context(runner: Runner) -> None:
             part.timed.prepare()
             part.timed.play()
             ((method, tokens, positions),) = calls_of(runner)
-            assert method == (DRAFT_DECODE if "draft" in part.name else TARGET_VERIFY)
+            is_draft = part.name in ("draft step", "reseed")
+            assert method == (DRAFT_DECODE if is_draft else TARGET_VERIFY)
             assert positions == list(range(context, context + part.rows))
             assert all(0 <= token < VOCAB for token in tokens)
             seen.update(tokens)

@@ -3,7 +3,7 @@
 from eagle_aot.artifact import CacheBytes
 from eagle_aot.lab.bench.results import (
     PLAIN,
-    SEED,
+    RESEED,
     STEP,
     VERIFY,
     AtContext,
@@ -29,7 +29,7 @@ def made_up_context(context: int = 512) -> AtContext:
             Part(name=VERIFY, rows=2, ms=12.0, floor=Floor(bytes=10_400_000, ms=5.2)),
             Part(name=VERIFY, rows=3, ms=13.2, floor=Floor(bytes=10_800_000, ms=5.4)),
             Part(name=STEP, rows=1, ms=1.0, floor=None),
-            Part(name=SEED, rows=3, ms=2.0, floor=None),
+            Part(name=RESEED, rows=3, ms=2.0, floor=None),
         ),
         rounds=(
             RoundTimes(
