@@ -8,8 +8,8 @@ from torch import Tensor
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.decode.target import Forward, no_moves
-from eagle_aot.runtime_runner.engine.cache_slots import prefilled
 from eagle_aot.runtime_runner.engine.engine import Engine
+from eagle_aot.runtime_runner.engine.sequence_pool import prefilled
 
 
 def check_invariants(engine: Engine) -> None:
@@ -18,15 +18,17 @@ def check_invariants(engine: Engine) -> None:
     `check_serial` compares what the sequences hold.
     """
     running = engine.schedule.batch
-    assert running.sequences.tolist() == engine.cache_slots.order, "host and device differ"
-    assert sorted(engine.cache_slots.order) == list(range(len(running))), "a sequence is lost"
-    texts = [*engine.prompts, *engine.running]
+    assert running.sequences.tolist() == engine.sequence_pool.order, "host and device differ"
+    assert sorted(engine.sequence_pool.order) == list(range(len(running))), "a sequence is lost"
+    texts = [*engine.prefilling, *engine.running]
     used = [text.sequence for text in texts if text.sequence is not None]
-    assert sorted([*used, *engine.cache_slots.free]) == sorted(engine.cache_slots.order), (
+    assert sorted([*used, *engine.sequence_pool.free]) == sorted(engine.sequence_pool.order), (
         "a sequence is used twice, or neither used nor free"
     )
     assert running.sampler.active == set(used), "tokens are sampled for a free sequence"
-    assert used[len(engine.prompts) :] == engine.cache_slots.order[: len(engine.running)], "a gap"
+    assert used[len(engine.prefilling) :] == engine.sequence_pool.order[: len(engine.running)], (
+        "a gap"
+    )
     assert all(text.sequence is None for text in engine.waiting), "a waiting request has a sequence"
     positions, bonus = running.position.tolist(), running.bonus.flatten().tolist()
     for index, text in enumerate(engine.running):
@@ -50,7 +52,7 @@ def check_serial(engine: Engine) -> None:
     may be reused, the one that was used last. Requests with images are left out. Without a free
     sequence to decode in, nothing is checked.
     """
-    sequences, running = engine.cache_slots, len(engine.running)
+    sequences, running = engine.sequence_pool, len(engine.running)
     if not sequences.free:
         return
     spare, *used_earlier = sequences.free[:-1] or sequences.free
@@ -75,12 +77,12 @@ def _check_running(engine: Engine, index: int, spare: int) -> None:
     tokens = [*prompt, *text.output]
     for position in range(len(prompt), len(tokens)):
         expected = _decode(engine, tokens, position, spare)
-    _check_same(forward, expected, f"request {text.number} sees another text than its own")
+    _check_same(forward, expected, f"request {text.request_id} sees another text than its own")
 
 
 def _check_contents(engine: Engine, sequence: int, spare: int) -> None:
     """Compare the row after the cached ones, which overwrites none of them."""
-    contents = engine.cache_slots.cached(sequence)
+    contents = engine.sequence_pool.cached(sequence)
     forward = _decode(engine, contents.tokens, contents.rows, sequence)
     _prefill(engine, contents.tokens[: contents.rows], contents.prefilled, spare)
     expected = _decode(engine, contents.tokens, contents.rows, spare)

@@ -51,7 +51,7 @@ def load_artifact(
         constants,
         make_drafter(opened, constants, draft_ids, manifest),
         prompt_share,
-        copies=COPY_ROWS in manifest.methods,
+        can_copy_rows=COPY_ROWS in manifest.methods,
         reuse=reuse,
         images=manifest.images,
     )

@@ -55,17 +55,17 @@ class Runner:
         drafter: CatchUpDrafter,
         prompt_share: float = PROMPT_SHARE,
         *,
-        copies: bool = False,
+        can_copy_rows: bool = False,
         reuse: bool = True,
         images: ImageInputs | None = None,
     ) -> None:
-        """`copies` says whether the program has the method `copy_rows`, `images` how its prompts
-        contain images, None for text alone."""
+        """`can_copy_rows` says whether the program has the method `copy_rows`, `images` how its
+        prompts contain images, None for text alone."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
         self.drafter = drafter
-        self.target = TargetMethods(executor, constants, copies=copies, images=images)
+        self.target = TargetMethods(executor, constants, can_copy_rows=can_copy_rows, images=images)
         self.reader = PromptReader(directory, images, constants.max_prefill_chunk)
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
@@ -156,7 +156,7 @@ class Runner:
         **options: Any,
     ) -> Iterator[Result | Failed]:
         """Continue prompts as `generate` does, `batch_size` of them in parallel, or as many as
-        there are cache slots. `options` are fields of `GenerationParams`, the same for all prompts.
+        there are sequences. `options` are fields of `GenerationParams`, the same for all prompts.
 
         Yields `n` results for each prompt, in the order of the prompts and as early as possible, or
         why a forward failed. Raises as `generate` does when a prompt's turn comes; with
@@ -207,7 +207,7 @@ class Runner:
                 limits=Limits(
                     max_new_tokens=remaining_tokens,
                     stop_ids=stop_ids,
-                    ends=lambda token: text.add(token) or callbacks.cancelled(),
+                    is_stop=lambda token: text.add(token) or callbacks.cancelled(),
                 ),
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
@@ -285,10 +285,10 @@ class Runner:
         """
         if isinstance(shape, Shape) and not shape.is_chain:
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
-        self.engine.cache_slots.forget()
+        self.engine.sequence_pool.forget()
         if self.executor.device.type == "cuda":
             self._session.run_short_prompt()  # what is recorded starts from a state that exists
-        return self._session.rounds.of(
+        return self._session.rounds.get_round(
             texts, Shape.chain(shape) if isinstance(shape, int) else shape
         )
 
@@ -302,7 +302,7 @@ class Runner:
         sampling: SamplingParams = GREEDY,
     ) -> WarmUp:
         """Make all rounds that `batch_size` requests in parallel may need, or as many as there are
-        cache slots, so that no request waits for a recording. `chain_len`, `speculate` and `tree`
+        sequences, so that no request waits for a recording. `chain_len`, `speculate` and `tree`
         are those of `generate`. One set of rounds serves all `sampling` of one mode, with log
         probabilities or without.
 
@@ -316,7 +316,7 @@ class Runner:
         fixed = shape if isinstance(shape, Shape) else None
         if chosen != AUTO:
             fixed = fixed or Shape.chain(chosen)
-        self.engine.cache_slots.forget()
+        self.engine.sequence_pool.forget()
         with self.running.sampler.reserve(sampling):
             return self._session.warm_up(checked_size, fixed, trees=shape == AUTO)
 
@@ -331,5 +331,5 @@ class Runner:
             if self.engine.busy:
                 setting = f"tree {AUTO}" if trees else f"chain length {AUTO}"
                 raise SettingError(f"{setting}: not measured: call warm_up first")
-            self.engine.cache_slots.forget()
+            self.engine.sequence_pool.forget()
         return self._session.adaptive(trees)

@@ -158,7 +158,7 @@ def time_engine(runner: Runner, batch_size: int, chain_len: int) -> float:
     round_ = Round(runner.target, runner.drafter, chain_len, state)
     token = next(i for i in range(constants.vocab_size) if i not in constants.eos_ids)
     output = torch.tensor([[chain_len, *[token] * (chain_len + 1)]] * batch_size)
-    round_.play = lambda: output
+    round_.run = lambda: output
     engine = Engine(OneRound(round_))
     limits = Limits(max_new_tokens=ENDLESS, stop_ids=frozenset(constants.eos_ids))
     for _ in range(batch_size):

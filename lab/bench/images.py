@@ -166,7 +166,7 @@ def random_ids(count: int, seed: int) -> list[int]:
 
 def run_prompt(runner: Runner, prompt: TokenizedPrompt) -> None:
     """Run all chunks in the first cache."""
-    runner.engine.cache_slots.forget()
+    runner.engine.sequence_pool.forget()
     sequence = runner.running.sequences[:1]
     prefill = Prefill(runner.target, runner.drafter, prompt.tokens, sequence, images=prompt.images)
     while prefill.left:

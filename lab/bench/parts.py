@@ -38,7 +38,7 @@ class Blockwise(Protocol):
 class RepeatedForward:
     """One forward of a method over a fixed number of rows at the end of a context.
 
-    It overwrites the same cache slots every time, so that it may be repeated.
+    It overwrites the same slots every time, so that it may be repeated.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class WholeRound:
         self._vocab_size = vocab_size
         self._batch_size = batch_size
         self._context = 0
-        self.timed = Timed(round_.play, self._prepare, moves=True)
+        self.timed = Timed(round_.run, self._prepare, moves=True)
 
     def place(self, context: int) -> None:
         """Start after the first `context` tokens from now on."""

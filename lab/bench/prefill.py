@@ -51,7 +51,7 @@ def longest_chunk(runner: Runner, clock: Clock, repeats: int) -> PrefillTime:
     tokens = torch.zeros(1, len(chunk), dtype=torch.int64, device=device)
     positions, sequences = torch.arange(len(chunk), device=device), torch.zeros_like(tokens[0, :1])
     timed = Timed(
-        play=lambda: target.run_prompt(tokens, positions, sequences, chunk).logits,
+        run=lambda: target.run_prompt(tokens, positions, sequences, chunk).logits,
         prepare=lambda: fill_randomly(tokens, constants.vocab_size),
     )
     series = Series(clock, timed)

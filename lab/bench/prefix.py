@@ -84,7 +84,7 @@ def measure(
 ) -> PrefixTimes:
     """Serve all prompts, starting with empty caches."""
     engine, started = runner.engine, time.perf_counter()
-    engine.cache_slots.forget()
+    engine.sequence_pool.forget()
     limits = Limits(max_new_tokens=spec.max_new_tokens, stop_ids=frozenset())
     outputs: dict[int, list[int]] = {}
     for prompt in prompts:

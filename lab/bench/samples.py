@@ -109,7 +109,7 @@ def host_copies(timed: Timed) -> float | None:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(COUNTED):
             timed.prepare()
-            timed.play().tolist()
+            timed.run().tolist()
         torch.cuda.synchronize()
     copies = sum(event.name.startswith(TO_HOST) for event in profiler.events())
     return copies / COUNTED if copies else None

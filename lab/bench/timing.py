@@ -104,7 +104,7 @@ class Timed:
     A step that `moves` undoes its preparation, and is prepared before every call.
     """
 
-    play: Call
+    run: Call
     prepare: Callable[[], None]
     moves: bool = False
 
@@ -118,13 +118,13 @@ def time_on_device(clock: Clock, timed: Timed, calls: int) -> float:
     """
     bursts, burst = (calls, 1) if timed.moves else (1, calls)
     timed.prepare()
-    timed.play()
+    timed.run()
     spans = []
     for _ in range(bursts):
         timed.prepare()
         span = clock.start()
         for _ in range(burst):
-            timed.play()
+            timed.run()
         span.stop()
         spans.append(span)
     return sum(span.milliseconds() for span in spans) / calls
@@ -135,7 +135,7 @@ def time_on_host(clock: Clock, timed: Timed, calls: int) -> float:
 
     This is a call's time in a loop that needs each result before the next call.
     """
-    return _from_idle(clock, timed, calls, lambda: timed.play().tolist())
+    return _from_idle(clock, timed, calls, lambda: timed.run().tolist())
 
 
 def time_to_launch(clock: Clock, timed: Timed, calls: int) -> float:
@@ -144,7 +144,7 @@ def time_to_launch(clock: Clock, timed: Timed, calls: int) -> float:
     The device may still run. A launch time near or above the device's time means that the host sets
     the pace; it waits for the device only where the queue of kernels is full.
     """
-    return _from_idle(clock, timed, calls, timed.play)
+    return _from_idle(clock, timed, calls, timed.run)
 
 
 def _from_idle(clock: Clock, timed: Timed, calls: int, call: Callable[[], object]) -> float:
@@ -178,7 +178,7 @@ class Series:
         self._measure = measure
         for _ in range(WARM_UPS):
             timed.prepare()
-            timed.play()
+            timed.run()
         self.calls = calls or calls_for(measure(clock, timed, 1))
         self._samples: list[float] = []
 

@@ -161,7 +161,7 @@ class Soak:
 
     def __init__(self, engine: Engine, rng: random.Random, batch_size: int) -> None:
         self._engine, self._rng, self._batch_size = engine, rng, batch_size
-        caches = len(engine.cache_slots.order)
+        caches = len(engine.sequence_pool.order)
         # Where there are as many caches as texts, some wait for a cache in the engine itself.
         self._most = batch_size if batch_size < caches else 2 * batch_size
         self._cases: dict[int, Case] = {}

@@ -141,7 +141,7 @@ def decode_with_script(
     tree = shape if isinstance(shape, Shape) else Shape.chain(shape)
     drafter = ScriptedDrafter(len(prompt), plain, lambda n: n % (tree.depth + 1), executor.device)
     round_ = Round(runner.target, drafter, tree, running)
-    round_.play = executor.repeat(round_.step)
+    round_.run = executor.repeat(round_.step)
     limits = Limits(
         max_new_tokens=min(max_new_tokens, constants.max_seq_len - len(prompt)),
         stop_ids=frozenset(constants.eos_ids),

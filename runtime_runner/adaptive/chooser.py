@@ -88,12 +88,12 @@ class Chooser:
             self.acceptance.add(shape, sample)
         self.costs.add(shape, seconds, position, batch_size)
 
-    def book(self, tokens: int, price: float) -> None:
+    def record(self, tokens: int, price: float) -> None:
         """Enter what was emitted, and what it cost in plain rounds, into the account."""
         balance = self.balance + tokens - (1 - LOSS_SHARE) * price
         self.balance = min(balance, MAX_BALANCE)
 
-    def covers(self, loss: float) -> bool:
+    def can_afford(self, loss: float) -> bool:
         """Whether the account has so many plain rounds."""
         return loss <= max(self.balance, 0.0)
 

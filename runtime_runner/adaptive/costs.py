@@ -14,16 +14,16 @@ from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape
 
 BUDGET_SECONDS = 4.0  # for all samples of a measurement
-FEWEST = 3  # samples of each round
+MIN_SAMPLES = 3  # samples of each round
 WARM_SECONDS = 0.02  # of a round before its sample: other rounds leave other data in the caches
 WEIGHT = 4  # rounds that the measurement counts as
 MEMORY = 32  # rounds of a shape, after which one counts 1 / e
 FIRST_ROUNDS = 3  # of a shape that was not measured, before its time is used
 LOAD_SHARE = 0.05  # of the difference that a round shows, attributed to the device's load
 OUTLIER = 0.3  # what counts at most of a difference between logarithms of seconds
-SETTLED = 8  # plain rounds, after which more are seldom needed
-OFTEN, SELDOM = 64, 512  # rounds of one kind, after which the other kind is due
-CHANGED = 0.05  # of the logarithm of the load, after which plain rounds are due often
+SETTLED_ROUNDS = 8  # plain rounds, after which more are seldom needed
+SHORT_INTERVAL, LONG_INTERVAL = 64, 512  # rounds of one kind, after which the other kind is due
+LOAD_CHANGE = 0.05  # of the logarithm of the load, after which plain rounds are due often
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,13 +150,13 @@ class CostTable:
         """Whether plain rounds are due, to show what they take now: seldom once some are known, as
         long as other rounds take what they took then."""
         plain = self._estimates.get((batch_size, PLAIN))
-        settled = plain is not None and plain.rounds >= SETTLED
-        unchanged = abs(self._load - self._load_at_plain) < CHANGED
-        return self._streak >= (SELDOM if settled and unchanged else OFTEN)
+        settled = plain is not None and plain.rounds >= SETTLED_ROUNDS
+        unchanged = abs(self._load - self._load_at_plain) < LOAD_CHANGE
+        return self._streak >= (LONG_INTERVAL if settled and unchanged else SHORT_INTERVAL)
 
     def wants_drafts(self) -> bool:
         """Whether a round with drafts is due after many plain ones."""
-        return self._streak <= -OFTEN
+        return self._streak <= -SHORT_INTERVAL
 
     def _seconds(self, shape: Shape, position: int, batch_size: int) -> float | None:
         reference = self._measured_seconds(shape, position, batch_size)
@@ -210,31 +210,31 @@ class Trial:
 
     def round(self, shape: Shape, position: int) -> Sample:
         """Return a sample of a round after others of its shape."""
-        play = partial(self._play, shape, position)
+        run = partial(self._run, shape, position)
 
         def warm_up() -> None:
             started = time.perf_counter()
-            play()
+            run()
             while time.perf_counter() - started < WARM_SECONDS:
-                play()
+                run()
 
-        return warm_up, play
+        return warm_up, run
 
     def catch_up(self, position: int, rows: int) -> Sample:
         """Return a sample of catching up on so many rows after a plain round."""
         catch_up = partial(self._backlog.catch_up, position, [0] * rows)
-        return partial(self._play, PLAIN, position), catch_up
+        return partial(self._run, PLAIN, position), catch_up
 
-    def _play(self, shape: Shape, position: int) -> None:
+    def _run(self, shape: Shape, position: int) -> None:
         self._backlog.clear()
         self.rounds[shape].batch.place(self._bonus, position)
-        self.rounds[shape].play().tolist()
+        self.rounds[shape].run().tolist()
 
 
 def medians(samples: Sequence[Sample]) -> list[float]:
     """Return the median seconds of each, taken in turn so that a drift affects all alike."""
     started, sweeps = time.perf_counter(), list[list[float]]()
-    while len(sweeps) < FEWEST or time.perf_counter() - started < BUDGET_SECONDS:
+    while len(sweeps) < MIN_SAMPLES or time.perf_counter() - started < BUDGET_SECONDS:
         sweeps.append([timed(prepare, call) for prepare, call in samples])
     return [statistics.median(times) for times in zip(*sweeps, strict=True)]
 

@@ -34,18 +34,20 @@ class AdaptiveSchedule:
         self._catch_up_after = PLAIN_RUN  # plain tokens
         self._unlearned: list[tuple[Shape, RoundSample, float | None]] = []  # rounds and seconds
 
-    def begin(self, position: int, missed: int | None = None, *, trees: bool = True) -> None:
+    def begin(
+        self, position: int, first_unobserved_row: int | None = None, *, trees: bool = True
+    ) -> None:
         """Begin a request with the bonus token at `position`. The drafter has observed all tokens
-        before it, except from `missed` on. Trees are only chosen with `trees`."""
+        before it, except from `first_unobserved_row` on. Trees are only chosen with `trees`."""
         self._learn()
         self.chooser.acceptance.begin_request()
         self.backlog.clear()
         self._shapes = [shape for shape in self.rounds if trees or shape.is_chain]
-        self._position, self._pending, self._skipped = position, [], missed
+        self._position, self._pending, self._skipped = position, [], first_unobserved_row
         self._run_left, self._planned, self._catch_up_after = 0, None, PLAIN_RUN
 
     @property
-    def missed(self) -> int | None:
+    def first_unobserved_row(self) -> int | None:
         """The position of the first token that the drafter has not observed so far, None if it has
         observed all."""
         return self._position if self._skipped is None and self._pending else self._skipped
@@ -92,7 +94,7 @@ class AdaptiveSchedule:
             seconds = [time for time in times if time is not None]
             self.chooser.add(shape, samples, seconds, position)
             tokens = sum(sample.emitted for sample in samples)
-            self.chooser.book(tokens, len(samples) * self.chooser.costs.price(shape, position))
+            self.chooser.record(tokens, len(samples) * self.chooser.costs.price(shape, position))
         self._unlearned = []
 
     def _next_run(self, remaining_tokens: int) -> tuple[Shape, int]:
@@ -115,8 +117,8 @@ class AdaptiveSchedule:
         trial = costs.price(self._longest, position) - 1
         after_drafts = rows < min(PLAIN_RUN, self.backlog.capacity)
         due = after_drafts or rows >= min(self._catch_up_after, self.backlog.capacity)
-        if after_drafts or (due and self.chooser.covers(price + trial)):
-            self.chooser.book(0, price)
+        if after_drafts or (due and self.chooser.can_afford(price + trial)):
+            self.chooser.record(0, price)
             self.chooser.acceptance.add_predictions(self._catch_up())
             if not after_drafts:
                 self._catch_up_after *= 2

@@ -15,7 +15,7 @@ class Accepted:
 
     `count` int64 [B] drafts were accepted, so the first `count + 1` entries of the other tensors
     are valid: `rows` int64 [B, P] are row numbers of the step, `tokens` int64 [B, P] the tokens
-    that the target chose after each row, `slots` int64 [B, P] the rows' cache slots. `first` int64
+    that the target chose after each row, `slots` int64 [B, P] the rows' slots. `first` int64
     [B] is the bonus token's position, negative for padding. For a tree, `ranks` int64 [B, P] are
     the rows' ranks among their siblings, and `offered_ranks` int64 [B, P] is a bit mask of the
     ranks of each row's children; both are None for a chain.
@@ -80,20 +80,20 @@ def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     rows = arange_cached(0, choices.shape[1], choices.device).expand_as(choices)
     if choices.shape[1] == 1:
         return rows, arange_cached(0, 1, choices.device).expand(len(choices))
-    right = step.tokens[:, 1:] == choices[:, :-1]
+    matches = step.tokens[:, 1:] == choices[:, :-1]
     if len(choices) > 1:  # some of them may have fewer rows
-        right = right & (step.positions[:, 1:] >= 0)
-    return rows, right.cumprod(dim=1).sum(dim=1)
+        matches = matches & (step.positions[:, 1:] >= 0)
+    return rows, matches.cumprod(dim=1).sum(dim=1)
 
 
 def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     assert step.lineage is not None
     lineage = step.lineage  # [D, B, T]
-    right = (step.tokens == choices.gather(1, lineage[1])) & (step.positions >= 0)
-    right = right | (lineage[0] == 0)
-    whole = right.expand_as(lineage).gather(2, lineage).all(dim=0)
+    matches = (step.tokens == choices.gather(1, lineage[1])) & (step.positions >= 0)
+    matches = matches | (lineage[0] == 0)
+    path_matches = matches.expand_as(lineage).gather(2, lineage).all(dim=0)
     depth = (lineage > 0).sum(dim=0)
-    count, leaf = masked(whole, depth).max(dim=1)
+    count, leaf = masked(path_matches, depth).max(dim=1)
     path = lineage.gather(2, leaf.view(1, -1, 1).expand(lineage.shape[0], -1, 1)).squeeze(2)
     step_back = (count.unsqueeze(1) - arange_cached(0, len(lineage), leaf.device)).clamp(min=0)
     return path.t().gather(1, step_back), count

@@ -19,7 +19,7 @@ class BatchState:
     """The state of B sequences between two rounds, always in the same tensors.
 
     `bonus` int64 [B, 1] is the token that is decided but not in the cache yet, and `position` int64
-    [B] its position, -1 for padding. `sequences` int64 [B] are the cache slots that they use, all
+    [B] its position, -1 for padding. `sequences` int64 [B] are the caches that they use, all
     different. `moves` int64 [B, D] are the slots of the D tokens before the bonus where these are
     not the slots of their positions, else -1. `depth` and `topk` int64 [B] limit each sequence's
     drafts; a round of one sequence ignores them. `sampler` chooses each sequence's tokens.
@@ -91,9 +91,9 @@ class BatchState:
 
     def advance(self, accepted: Accepted, *, scattered: bool) -> None:
         """Continue after the accepted path, which is `scattered` over slots if it is a tree's."""
-        live = accepted.first >= 0
+        is_valid = accepted.first >= 0
         self.bonus.copy_(accepted.last_token)
-        self.position.copy_(masked(live, accepted.first + accepted.count + 1))
+        self.position.copy_(masked(is_valid, accepted.first + accepted.count + 1))
         if scattered:
             self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
         else:

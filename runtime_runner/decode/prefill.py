@@ -33,7 +33,7 @@ class Prefill:
         sampler: Sampler | None = None,
         images: Sequence[PlacedImage] = (),
     ) -> None:
-        """Run the prompt in cache slot `sequence` int64 [1], which has its first `reused` rows.
+        """Run the prompt in `sequence` int64 [1], which has its first `reused` rows.
 
         `sampler` chooses the token after the last chunk, by default the likeliest. `images` stand
         where the prompt has placeholder ids.
@@ -62,7 +62,7 @@ class Prefill:
         spans = [placed.span for placed in self._images]
         self._chunks = self._target.plan_prompt(self._text.shape[1], rows, spans)[::-1]
         if rows and isinstance(self._drafter, StatelessDrafter):
-            self._drafter.recall(self._text[:, : rows + 1], self._sequence)
+            self._drafter.restore_prefix(self._text[:, : rows + 1], self._sequence)
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:

@@ -24,7 +24,7 @@ class PromptScoring:
     """
 
     def __init__(self, target: Target, prompt: Sequence[int], sequence: Tensor, most: int) -> None:
-        """Score in cache slot `sequence` int64 [1], with the `most` likeliest tokens a position."""
+        """Score in `sequence` int64 [1], with the `most` likeliest tokens a position."""
         self._target, self._sequence, self._most = target, sequence.clone(), most
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
         self._next = 0

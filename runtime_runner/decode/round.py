@@ -1,5 +1,8 @@
 """One round of speculative decoding: draft, verify, accept, reseed the drafter.
 
+The loop around it is `Engine._run_round` in engine/engine.py, which chooses a round, calls its
+`run`, and reads an `Outcome` for each request.
+
 A round runs where the tensors are. Its shapes follow from the number of sequences and of drafts,
 and it reads nothing back to the host, so it can be recorded once and replayed at any position.
 """
@@ -46,7 +49,7 @@ class Drafter(Protocol):
 class StatelessDrafter(Protocol):
     """A drafter without caches of its own: it need not have seen the rows of a reused prefix."""
 
-    def recall(self, tokens: Tensor, sequence: Tensor) -> None:
+    def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Continue sequence int64 [1], whose cache holds `tokens` int64 [1, T] but the last."""
 
 
@@ -78,24 +81,12 @@ class Outcome(NamedTuple):
     offered_ranks: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] = ()
 
-    @classmethod
-    def of_chain(cls, row: list[int]) -> "Outcome":
-        """Read one sequence's row of the tensor that a round of chains returns."""
-        return cls(row[0], row[1:])
-
-    @classmethod
-    def of_tree(cls, row: list[int]) -> "Outcome":
-        """Read one sequence's row of the tensor that a round of trees returns."""
-        accepted, drafted, *path = row
-        third = len(path) // 3
-        return cls(accepted, path[:third], drafted, path[third : 2 * third], path[2 * third :])
-
 
 class Round:
     """Draft, verify, accept, reseed: from one batch state to the next.
 
     Rounds of any shapes may follow each other over the same batch state and drafter. A chain of 0
-    is plain decoding. `play` is `step`, or a recording of it.
+    is plain decoding. `run` is `step`, or a recording of it: callers call `run`.
     """
 
     def __init__(
@@ -112,7 +103,7 @@ class Round:
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
         self.batch = batch
-        self.play: Call = self.step
+        self.run: Call = self.step
 
     @property
     def device(self) -> torch.device:
@@ -120,25 +111,21 @@ class Round:
         return self.batch.bonus.device
 
     def step(self) -> Tensor:
-        """Play the round with one target forward. Returns int64 [B, N], which `outcomes` reads."""
+        """Run the round with one target forward. Returns int64 [B, N]; see `_pack`."""
         batch, target = self.batch, self.target
         draft = self._draft()
         limits = DraftLimits(batch.depth, batch.topk) if len(batch) > 1 else None
-        step = rows_after(batch.bonus, batch.position, batch.sequences, draft, target.tail, limits)
-        logits, features = target.verify(step, batch.moves)
-        processed = self._processed(step, logits)
-        choices = batch.sampler.choose(processed, step.positions + 1, step.sequences)
-        accepted = accept(step, choices)
+        rows = rows_after(batch.bonus, batch.position, batch.sequences, draft, target.tail, limits)
+        logits, features = target.verify(rows, batch.moves)
+        processed = self._processed(rows, logits)
+        choices = batch.sampler.choose(processed, rows.positions + 1, rows.sequences)
+        accepted = accept(rows, choices)
         logprobs = self._logprobs(accepted, logits, processed)
         if self.drafter:
             self.drafter.observe(accepted, features)  # reseed
         self._count(accepted)
-        batch.advance(accepted, scattered=step.lineage is not None)
-        columns = [accepted.count.unsqueeze(1), accepted.tokens]
-        if accepted.ranks is not None and accepted.offered_ranks is not None:
-            drafted = (step.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
-            columns = [columns[0], drafted, accepted.tokens, accepted.ranks, accepted.offered_ranks]
-        return torch.cat((*columns, *logprobs), dim=1)
+        batch.advance(accepted, scattered=rows.lineage is not None)
+        return self._pack(rows, accepted, logprobs)
 
     def _draft(self) -> Draft:
         """Return the drafter's tokens after each bonus token, or none for plain decoding."""
@@ -146,29 +133,29 @@ class Round:
             return Draft(self.batch.bonus[:, :0])
         draft = self.drafter.propose(self.batch, self.shape)
         assert (draft.parents is None) == self.shape.is_chain, "the draft has another shape"
-        return self._replace_never_chosen(draft)
+        return self._replace_suppressed(draft)
 
-    def _replace_never_chosen(self, draft: Draft) -> Draft:
+    def _replace_suppressed(self, draft: Draft) -> Draft:
         """Replace draft tokens that the target never chooses, such as image placeholders."""
-        never = self.target.never
-        if never is None:
+        suppressed_ids = self.target.suppressed_ids
+        if suppressed_ids is None:
             return draft
-        is_never = (draft.tokens.unsqueeze(-1) == never).any(dim=-1)
-        return replace(draft, tokens=torch.where(is_never, self.batch.bonus, draft.tokens))
+        suppressed = (draft.tokens.unsqueeze(-1) == suppressed_ids).any(dim=-1)
+        return replace(draft, tokens=torch.where(suppressed, self.batch.bonus, draft.tokens))
 
     def _count(self, accepted: Accepted) -> None:
         """Count the accepted path's tokens for later penalties."""
         if self.batch.sampler.mode < SamplingMode.PROCESSED:
             return
-        step = arange_cached(0, accepted.tokens.shape[1], accepted.tokens.device)
-        decided = (step <= accepted.count.unsqueeze(1)) & (accepted.first >= 0).unsqueeze(1)
+        offsets = arange_cached(0, accepted.tokens.shape[1], accepted.tokens.device)
+        decided = (offsets <= accepted.count.unsqueeze(1)) & (accepted.first >= 0).unsqueeze(1)
         self.batch.sampler.count(accepted.tokens, accepted.sequences, decided)
 
-    def _processed(self, step: StepRows, logits: Tensor) -> Tensor:
-        """Apply the logits processors to logits [B, T, V], each row by its own path."""
+    def _processed(self, rows: StepRows, logits: Tensor) -> Tensor:
+        """Apply the logits processors to logits [B, T, V], each by its own path."""
         sampler = self.batch.sampler
-        paths = paths_of(step) if sampler.mode == SamplingMode.PROCESSED else None
-        return sampler.processed(logits, step.positions + 1, step.sequences, paths)
+        paths = paths_of(rows) if sampler.mode == SamplingMode.PROCESSED else None
+        return sampler.processed(logits, rows.positions + 1, rows.sequences, paths)
 
     def _logprobs(self, accepted: Accepted, logits: Tensor, processed: Tensor) -> list[Tensor]:
         """Return packed log probabilities of the path's tokens, if any sequence requested them."""
@@ -184,13 +171,31 @@ class Round:
             )
         ]
 
-    def outcomes(self, played: Tensor) -> list[Outcome]:
-        """Read the sequences' outcomes from what `play` returned, int64 [B, N], in one copy."""
-        read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
+    def _pack(self, rows: StepRows, accepted: Accepted, logprobs: Sequence[Tensor]) -> Tensor:
+        """Return the round's results as one tensor int64 [B, N], for `outcomes`.
+
+        Its columns, with at most P rows a path: `count`, for trees the number of drafts, `tokens`
+        [P], for trees `ranks` [P] and `offered_ranks` [P], and packed log probabilities, if any.
+        """
+        columns = [accepted.count.unsqueeze(1), accepted.tokens]
+        if accepted.ranks is not None and accepted.offered_ranks is not None:
+            drafted = (rows.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
+            columns = [columns[0], drafted, accepted.tokens, accepted.ranks, accepted.offered_ranks]
+        return torch.cat((*columns, *logprobs), dim=1)
+
+    def outcomes(self, packed: Tensor) -> list[Outcome]:
+        """Read the sequences' outcomes from what `run` returned, int64 [B, N], in one copy."""
         path = self.shape.depth + 1
-        columns = 1 + path if self.shape.is_chain else 2 + 3 * path
-        if played.shape[1] == columns:
-            return [read(row) for row in played.tolist()]
-        played, packed = played.cpu().tensor_split([columns], dim=1)
-        outcomes, logprobs = [read(row) for row in played.tolist()], unpack_logprobs(packed, path)
-        return [o._replace(logprobs=x) for o, x in zip(outcomes, logprobs, strict=True)]
+        width = 1 + path if self.shape.is_chain else 2 + 3 * path
+        columns, logprobs = packed.cpu().tensor_split([width], dim=1)
+        if self.shape.is_chain:
+            outcomes = [Outcome(count, tokens) for count, *tokens in columns.tolist()]
+        else:
+            outcomes = [
+                Outcome(count, values[:path], drafted, values[path : 2 * path], values[2 * path :])
+                for count, drafted, *values in columns.tolist()
+            ]
+        if not logprobs.shape[1]:
+            return outcomes
+        by_sequence = zip(outcomes, unpack_logprobs(logprobs, path), strict=True)
+        return [outcome._replace(logprobs=of_path) for outcome, of_path in by_sequence]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eagle_aot.common.tensors import arange_cached
 
-NOWHERE = -1
+NO_SLOT = -1
 """The position, and the slot, of padding."""
 
 
@@ -69,8 +69,8 @@ def chain_rows(
         positions = first.clamp(min=-1)
         return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
     step = arange_cached(0, tokens.shape[1], tokens.device)
-    live = first >= 0 if used is None else (first >= 0) & (step < used.unsqueeze(1))
-    positions = masked(live, first + step)
+    is_valid = first >= 0 if used is None else (first >= 0) & (step < used.unsqueeze(1))
+    positions = masked(is_valid, first + step)
     return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
 
 
@@ -92,9 +92,9 @@ def paths_of(step: StepRows) -> Tensor:
     return torch.where(path > 0, tokens, -1)
 
 
-def masked(live: Tensor, values: Tensor) -> Tensor:
-    """Replace `values` int64 [...] by -1 where `live`, a bool that broadcasts, is False."""
-    return torch.where(live, values, arange_cached(NOWHERE, 0, values.device))
+def masked(is_valid: Tensor, values: Tensor) -> Tensor:
+    """Replace `values` int64 [...] by -1 where `is_valid`, a bool that broadcasts, is False."""
+    return torch.where(is_valid, values, arange_cached(NO_SLOT, 0, values.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +127,15 @@ def tree_rows(
         steps.append(parents.gather(1, steps[-1]))
     lineage = torch.stack(steps)
     depth = (lineage > 0).sum(dim=0)
-    live = first.unsqueeze(1) >= 0
+    is_valid = first.unsqueeze(1) >= 0
     if limits is not None:
         narrow = (ranks < limits.topk.unsqueeze(1)) | (depth == 0)
         narrow = narrow.expand_as(lineage).gather(2, lineage).all(dim=0)
-        live = live & narrow & (depth <= limits.depth.unsqueeze(1))
-    positions = masked(live, first.unsqueeze(1) + depth)
+        is_valid = is_valid & narrow & (depth <= limits.depth.unsqueeze(1))
+    positions = masked(is_valid, first.unsqueeze(1) + depth)
     tokens = torch.cat((bonus, draft.tokens), dim=1)
     slots = first.unsqueeze(1) + node_slots(parents.shape[1], tail, device)
-    tails = tree_tails(positions, depth * live, slots, torch.stack(steps[::-1], dim=2), tail)
+    tails = tree_tails(positions, depth * is_valid, slots, torch.stack(steps[::-1], dim=2), tail)
     return StepRows(tokens, positions, sequences, tails, lineage, ranks)
 
 
@@ -152,7 +152,7 @@ def tree_tails(
     path_slots = slots.unsqueeze(1).expand(-1, rows, -1).gather(2, oldest_first)
     back = arange_cached(1 - path, 1, positions.device)
     on_path = torch.where(depth.unsqueeze(2) + back > 0, path_slots, committed[..., -path:])
-    return torch.cat((committed[..., :-path], on_path), dim=2).clamp(min=NOWHERE)
+    return torch.cat((committed[..., :-path], on_path), dim=2).clamp(min=NO_SLOT)
 
 
 @cache

@@ -34,14 +34,14 @@ class Forward(NamedTuple):
 class Target(Protocol):
     """Runs rows through its caches, at most `max_rows` in a step.
 
-    `copies` says whether rows can be copied between sequences. `never` int64 [N] are ids that it
-    never chooses, None if there are none.
+    `can_copy_rows` says whether rows can be copied between sequences. `suppressed_ids` int64 [N]
+    are ids that it never chooses, None if there are none.
     """
 
     tail: int
     max_rows: int
-    copies: bool
-    never: Tensor | None
+    can_copy_rows: bool
+    suppressed_ids: Tensor | None
 
     @property
     def window(self) -> int:
@@ -88,7 +88,7 @@ class Target(Protocol):
 class TargetMethods:
     """The `Target` of an opened artifact.
 
-    It has `copy_rows` if it `copies`, and takes images in prompts if `images` is not None.
+    With `can_copy_rows` it has `copy_rows`, and it takes images in prompts if `images` is not None.
     """
 
     def __init__(
@@ -96,16 +96,22 @@ class TargetMethods:
         executor: Executor,
         constants: Constants,
         *,
-        copies: bool = False,
+        can_copy_rows: bool = False,
         images: ImageInputs | None = None,
     ) -> None:
         self._executor = executor
         self._constants = constants
-        self.tail, self.max_rows, self.copies = constants.tail, constants.max_rows, copies
+        self.tail, self.max_rows, self.can_copy_rows = (
+            constants.tail,
+            constants.max_rows,
+            can_copy_rows,
+        )
         self._embedder = None if images is None else ImageEmbedder(executor, images)
-        self.never: Tensor | None = None
+        self.suppressed_ids: Tensor | None = None
         if images is not None:
-            self.never = torch.tensor(images.never, dtype=torch.int64, device=executor.device)
+            self.suppressed_ids = torch.tensor(
+                images.never, dtype=torch.int64, device=executor.device
+            )
 
     @property
     def window(self) -> int:

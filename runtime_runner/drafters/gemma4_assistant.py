@@ -32,7 +32,7 @@ class AssistantDrafter(RecurrentDrafter):
         logits, recurrent = self._run(rows, state)
         self._keep(accepted, logits, recurrent, torch.zeros_like(accepted.count))
 
-    def recall(self, tokens: Tensor, sequence: Tensor) -> None:
+    def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Do nothing with the reused tokens int64 [1, T]: their rows are the target's."""
 
     def placed(self, batch: BatchState, rows: StepRows) -> StepRows:

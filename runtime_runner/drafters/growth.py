@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.shape import Ranks, Shape
-from eagle_aot.runtime_runner.decode.step import NOWHERE, Draft, StepRows, masked
+from eagle_aot.runtime_runner.decode.step import NO_SLOT, Draft, StepRows, masked
 
 LEAST_LOSS = 1e-6
 """How far a node's score is at least below its parent's, even where the head is almost certain: so
@@ -74,7 +74,7 @@ class Trunk:
         """Return the slots of the D tokens before the trunk's, int64 [B, 1, D]: those of their
         positions."""
         back = arange_cached(-self.tail, 0, self.position.device)
-        return (self.position.unsqueeze(1) + back).clamp(min=NOWHERE).unsqueeze(1)
+        return (self.position.unsqueeze(1) + back).clamp(min=NO_SLOT).unsqueeze(1)
 
 
 @dataclass(slots=True)

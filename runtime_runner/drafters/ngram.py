@@ -74,7 +74,7 @@ class NgramDrafter:
         earlier = lookup(texts, accepted.first.unsqueeze(1) + step)
         return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
 
-    def recall(self, tokens: Tensor, sequence: Tensor) -> None:
+    def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Write the tokens int64 [1, T] of reused rows of `sequence` int64 [1]."""
         following = tokens[:, 1:]
         rows = torch.arange(following.shape[1], device=tokens.device)

@@ -1,7 +1,4 @@
-"""Serves many requests at once over one artifact; each gets the tokens that it would get alone.
-
-`Engine.step` runs a prompt chunk or a round; the round itself is `Round.step` in decode/round.py.
-"""
+"""Serves many requests at once over one artifact; each gets the tokens that it would get alone."""
 
 from eagle_aot.runtime_runner.engine.engine import Engine
 from eagle_aot.runtime_runner.engine.request import (

@@ -84,7 +84,9 @@ class DrafterSession:
         self.run_short_prompt()
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         rounds = [
-            self.rounds.of(1, shape) if shape.nodes else self.rounds.make(1, PLAIN, backlog)
+            self.rounds.get_round(1, shape)
+            if shape.nodes
+            else self.rounds.build_round(1, PLAIN, backlog)
             for shape in self._shapes(trees)
         ]
         with self._batch.idle():  # no request runs afterwards either

@@ -1,8 +1,9 @@
 """The engine: continuous batching of requests over one artifact.
 
-A request waits for a free cache slot, runs its prompt chunk by chunk, joins the rounds of the
+A request waits for a free sequence, runs its prompt chunk by chunk, joins the rounds of the
 others, and leaves. None of its tokens depends on other requests: a row does not depend on its
-neighbours, and a prompt is cut by its length alone.
+neighbours, and a prompt is cut by its length alone. `Engine._run_round` is the speculative loop,
+and `Round.step` in decode/round.py one round of it.
 """
 
 import threading
@@ -16,7 +17,6 @@ from torch import Tensor
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.prompt_scoring import PromptScoring
-from eagle_aot.runtime_runner.engine.cache_slots import CacheSlots, PrefixQuery
 from eagle_aot.runtime_runner.engine.request import (
     Event,
     Failed,
@@ -28,6 +28,7 @@ from eagle_aot.runtime_runner.engine.request import (
 )
 from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from eagle_aot.runtime_runner.engine.schedule import Schedule
+from eagle_aot.runtime_runner.engine.sequence_pool import PrefixQuery, SequencePool
 from eagle_aot.runtime_runner.engine.turns import Launches, PrefixSharing, PromptShare, PromptTurns
 
 PROMPT_SHARE = 0.45
@@ -53,9 +54,9 @@ class Engine:
         if not 0 < prompt_share < 1:
             raise SettingError(f"prompt share {prompt_share}: must be between 0 and 1")
         self.schedule, self._reuse, self.launches = schedule, reuse, Launches()
-        self._reset_slots()
+        self._reset_sequences()
         self.waiting: deque[RunningRequest] = deque()
-        self.prompts: list[RunningRequest] = []
+        self.prefilling: list[RunningRequest] = []
         self.running: list[RunningRequest] = []
         self.on_launched: Callable[[], None] = lambda: None
         """Called after each launch, before its result is read."""
@@ -65,10 +66,10 @@ class Engine:
         self._added: list[RunningRequest] = []
         self._cancelled: set[RequestId] = set()
 
-    def _reset_slots(self) -> None:
-        """Free all cache slots and forget what they hold."""
-        self.cache_slots = CacheSlots(self.schedule.batch, self.schedule.target)
-        self._prefix_sharing = PrefixSharing(self.schedule, self.cache_slots)
+    def _reset_sequences(self) -> None:
+        """Free all sequences and forget what they hold."""
+        self.sequence_pool = SequencePool(self.schedule.batch, self.schedule.target)
+        self._prefix_sharing = PrefixSharing(self.schedule, self.sequence_pool)
 
     def add(self, request: Request) -> RequestId:
         """Queue a request that fits the artifact."""
@@ -78,7 +79,7 @@ class Engine:
             added = RunningRequest(self._next_id, request)
             self._added.append(added)
             self._next_id += 1
-        return added.number
+        return added.request_id
 
     def cancel(self, request: RequestId) -> None:
         """End a request before the next step. Unknown and ended requests are ignored."""
@@ -90,10 +91,10 @@ class Engine:
     def busy(self) -> bool:
         """Whether there is anything to do."""
         with self._lock:
-            return bool(self._added or self.waiting or self.prompts or self.running)
+            return bool(self._added or self.waiting or self.prefilling or self.running)
 
     @property
-    def waits(self) -> bool:
+    def is_asynchronous(self) -> bool:
         """Whether this thread waits for forwards that run on a device."""
         return self.schedule.batch.bonus.is_cuda
 
@@ -102,10 +103,10 @@ class Engine:
         with self._lock:
             self._added, self._cancelled = [], set()
         self.waiting.clear()
-        self.prompts, self.running = [], []
+        self.prefilling, self.running = [], []
         self.schedule.batch.position.fill_(-1)
         self.schedule.batch.sampler.clear()
-        self._reset_slots()
+        self._reset_sequences()
         self._share.reset()
 
     def step(self) -> list[Event]:
@@ -114,7 +115,7 @@ class Engine:
         Returns the events.
         """
         events = self._apply_calls() + self._admit()
-        if self.prompts and (not self.running or self._share.due):
+        if self.prefilling and (not self.running or self._share.due):
             events += self._run_prompt()
         elif self.running:
             events += self._attempt(list(self.running), self._run_round, self._share.add_round)
@@ -126,16 +127,16 @@ class Engine:
             self.waiting += self._added
             cancelled, self._cancelled = self._cancelled, set()
             self._added = []
-        requests = [*self.waiting, *self.prompts, *self.running]
-        return [self._cancel(request) for request in requests if request.number in cancelled]
+        requests = [*self.waiting, *self.prefilling, *self.running]
+        return [self._cancel(request) for request in requests if request.request_id in cancelled]
 
     def _admit(self) -> list[Event]:
-        """Give free cache slots to waiting requests in their order. Returns the failures."""
+        """Give free sequences to waiting requests in their order. Returns the failures."""
         failed = list[Event]()
-        while self.waiting and self.cache_slots.free:
+        while self.waiting and self.sequence_pool.free:
             request = self.waiting.popleft()
             self._allocate(request)
-            self.prompts.append(request)
+            self.prefilling.append(request)
             try:
                 request.scoring = self._prompt_scoring(request)
                 request.prefill = self._prefill(request)
@@ -148,7 +149,7 @@ class Engine:
         query = PrefixQuery.of(request.request, self.schedule.drafter)
         scored = request.request.sampling.prompt_logprobs is not None  # overwrites cached rows
         reuse = request.request.reuse and not scored
-        sequence, reused = self.cache_slots.allocate(query, reuse, request.contents)
+        sequence, reused = self.sequence_pool.allocate(query, reuse, request.contents)
         request.start(sequence, reused)
 
     def _prompt_scoring(self, request: RunningRequest) -> PromptScoring | None:
@@ -156,8 +157,8 @@ class Engine:
         if most is None:
             return None
         assert request.sequence is not None
-        slot = self.cache_slots.tensor(request.sequence)
-        return PromptScoring(self.schedule.target, request.request.prompt, slot, most)
+        sequence = self.sequence_pool.tensor(request.sequence)
+        return PromptScoring(self.schedule.target, request.request.prompt, sequence, most)
 
     def _prefill(self, running: RunningRequest) -> Prefill:
         assert running.sequence is not None
@@ -174,15 +175,15 @@ class Engine:
             schedule.target,
             None if request.is_plain else schedule.drafter,
             request.prompt,
-            self.cache_slots.tensor(running.sequence),
+            self.sequence_pool.tensor(running.sequence),
             running.reused,
             sampler,
             request.images,
         )
 
     def _run_prompt(self) -> list[Event]:
-        turn = self._turns.next(self.prompts)
-        request = self._prefix_sharing.first_to_run(turn, self.prompts)
+        turn = self._turns.next(self.prefilling)
+        request = self._prefix_sharing.first_to_run(turn, self.prefilling)
         run = self._run_chunk if request.scoring is None else self._run_window
         return self._attempt([request], lambda: run(request), self._share.add_chunk)
 
@@ -203,9 +204,9 @@ class Engine:
         assert request.prefill is not None
         try:
             tokens = request.begin(first, request.prefill.logprobs)
-        except Exception as error:  # of the request's callback `ends`
+        except Exception as error:  # of the request's callback `is_stop`
             return [self._fail(request, error)]
-        self.prompts.remove(request)
+        self.prefilling.remove(request)
         self._join(request, bonus)
         return self._events(request, tokens)
 
@@ -213,18 +214,18 @@ class Engine:
         requests = list(self.running)
         recordings = self.schedule.recordings
         round_, started = self.schedule.choose(requests), time.perf_counter()
-        shown = round_.drafter is self.schedule.drafter  # neither None nor a backlog
+        drafter_observed = round_.drafter is self.schedule.drafter  # neither None nor a backlog
         with self.launches.round():
-            played = round_.play()
-            if self.waits:
+            packed = round_.run()
+            if self.is_asynchronous:
                 self.schedule.plan_next(requests)
             self.on_launched()
-            outcomes = round_.outcomes(played)
+            outcomes = round_.outcomes(packed)
         decoded, events = [], list[Event]()
         for request, outcome in zip(requests, outcomes, strict=False):
             try:
-                tokens = request.add_round(round_.shape, outcome, shown=shown)
-            except Exception as error:  # of its callback `ends`: the others keep their tokens
+                tokens = request.add_round(round_.shape, outcome, drafter_observed=drafter_observed)
+            except Exception as error:  # of its callback `is_stop`: the others keep their tokens
                 events.append(self._fail(request, error))
                 continue
             decoded.append((outcome, tokens.tokens))
@@ -247,7 +248,7 @@ class Engine:
             events = call()
         except (EagleError, RuntimeError, MemoryError) as error:
             return [self._fail(r, error) for r in requests if r.sequence is not None]
-        if self.prompts and self.running:
+        if self.prefilling and self.running:
             account(time.perf_counter() - started)
         else:
             self._share.reset()
@@ -267,13 +268,13 @@ class Engine:
 
     def _fail(self, request: RunningRequest, error: Exception) -> Event:
         self._leave(request, reusable=False)
-        return Failed(request.number, reason(error), error)
+        return Failed(request.request_id, reason(error), error)
 
     def _join(self, request: RunningRequest, bonus: Tensor) -> None:
         """Move a request whose prompt is done after the running ones."""
         assert request.sequence is not None
         index = len(self.running)
-        self.cache_slots.move_to(request.sequence, index)
+        self.sequence_pool.move_to(request.sequence, index)
         self.running.append(request)
         batch = self.schedule.batch
         batch.place(bonus, request.position, index)
@@ -285,14 +286,14 @@ class Engine:
             index, last = self.running.index(request), self.running[-1]
             assert last.sequence is not None
             self.schedule.batch.stop(index)
-            self.cache_slots.move_to(last.sequence, index)
+            self.sequence_pool.move_to(last.sequence, index)
             self.running[index] = last
             self.running.pop()
-        elif request in self.prompts:
-            self.prompts.remove(request)
+        elif request in self.prefilling:
+            self.prefilling.remove(request)
         else:
             self.waiting.remove(request)
         if request.sequence is not None:
             self.schedule.batch.sampler.end(request.sequence)
-            self.cache_slots.release(request.sequence, reusable=reusable)
+            self.sequence_pool.release(request.sequence, reusable=reusable)
         request.sequence = request.scoring = request.prefill = None

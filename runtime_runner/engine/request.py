@@ -19,17 +19,17 @@ Reason = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """A request ends after `max_new_tokens` tokens, any of `stop_ids`, or a token for which `ends`
-    returns True."""
+    """A request ends after `max_new_tokens` tokens, any of `stop_ids`, or a token for which
+    `is_stop` returns True."""
 
     max_new_tokens: int
     stop_ids: frozenset[int]
-    ends: Callable[[int], bool] = lambda token: False
+    is_stop: Callable[[int], bool] = lambda token: False
 
     def cut(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
         """Return the tokens up to the one that ends the text, and whether there is one."""
         for i, token in enumerate(tokens):
-            if self.ends(token) or token in self.stop_ids:
+            if self.is_stop(token) or token in self.stop_ids:
                 return [*tokens[: i + 1]], True
         return [*tokens], False
 
@@ -117,7 +117,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """When a request was served, in seconds of one clock, and its cache slot `sequence`."""
+    """When a request was served, in seconds of one clock, and its `sequence`."""
 
     sequence: int
     started: float
@@ -129,7 +129,7 @@ class RequestTimes:
 class Finished:
     """The last event of a request that stopped, reached its length or was cancelled.
 
-    The first `reused` rows of its prompt were not run. `times` is None without a cache slot.
+    The first `reused` rows of its prompt were not run. `times` is None without a sequence.
     """
 
     request: RequestId

@@ -32,7 +32,7 @@ class Rounds:
         """
         self.target, self.drafter, self.batch = target, drafter, batch
         self._max_rows, self._record = max_rows, record
-        self._made: dict[tuple[int, Shape, bool], Round] = {}
+        self._rounds: dict[tuple[int, Shape, bool], Round] = {}
         self.recordings = 0
         """The number of recordings made so far."""
 
@@ -51,7 +51,7 @@ class Rounds:
         batch_sizes = {self.batch_size(count) for count in range(1, requests + 1)}
         return {(size, self.fitting(size, s)) for s in set(shapes) for size in batch_sizes}
 
-    def of(self, requests: int, shape: Shape, *, observed: bool = False) -> Round:
+    def get_round(self, requests: int, shape: Shape, *, observed: bool = False) -> Round:
         """Return the round of the first requests, each drafted `shape` or as much of it as fits.
 
         With `observed`, the drafter sees plain rounds too.
@@ -59,15 +59,15 @@ class Rounds:
         shape = self.fitting(requests, shape)
         observed = observed or shape.nodes > 0
         key = self.batch_size(requests), shape, observed
-        if key not in self._made:
-            self._made[key] = self.make(key[0], shape, self.drafter if observed else None)
-        return self._made[key]
+        if key not in self._rounds:
+            self._rounds[key] = self.build_round(key[0], shape, self.drafter if observed else None)
+        return self._rounds[key]
 
-    def make(self, batch_size: int, shape: Shape, drafter: Drafter | None) -> Round:
-        """Make a new round. Recording it plays it once with padding only."""
+    def build_round(self, batch_size: int, shape: Shape, drafter: Drafter | None) -> Round:
+        """Make a new round. Recording it runs it once with padding only."""
         round_ = Round(self.target, drafter, shape, self.batch.first(batch_size))
         if self._record is not None:
-            round_.play = Recordings(round_.step, self.batch, self._recorded)
+            round_.run = Recordings(round_.step, self.batch, self._recorded)
         return round_
 
     def _recorded(self, step: Call) -> Call:
@@ -81,7 +81,7 @@ class Recordings:
 
     def __init__(self, step: Call, batch: BatchState, record: Callable[[Call], Call]) -> None:
         self._step, self._batch, self._record = step, batch, record
-        self._made: dict[tuple[SamplingMode, bool], Call] = {}
+        self._recordings: dict[tuple[SamplingMode, bool], Call] = {}
         self._current()
 
     def __call__(self) -> Tensor:
@@ -89,7 +89,7 @@ class Recordings:
 
     def _current(self) -> Call:
         key = self._batch.sampler.mode, self._batch.sampler.wants_logprobs
-        if key not in self._made:
+        if key not in self._recordings:
             with self._batch.idle():
-                self._made[key] = self._record(self._step)
-        return self._made[key]
+                self._recordings[key] = self._record(self._step)
+        return self._recordings[key]

@@ -10,7 +10,6 @@ from eagle_aot.runtime_runner.decode.prompt_scoring import PromptScoring
 from eagle_aot.runtime_runner.decode.round import Outcome
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
-from eagle_aot.runtime_runner.engine.cache_slots import CacheContents
 from eagle_aot.runtime_runner.engine.request import (
     Finished,
     Reason,
@@ -20,25 +19,26 @@ from eagle_aot.runtime_runner.engine.request import (
     Scored,
     Tokens,
 )
+from eagle_aot.runtime_runner.engine.sequence_pool import CacheContents
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 
 
 class RunningRequest:
     """A request's tokens so far, and where its rows are.
 
-    `sequence` is its cache slot, None while it waits for one. The slot holds the rows of its first
-    `rows` tokens. The first `reused` rows were not run, and `scratch` slots after the tail may have
-    been written too. `prefill` runs its prompt, `scoring` scores it before. `missed` is the
-    first row that the drafter was not shown, None where it was shown all. `ended` is why there are
-    no more tokens.
+    `sequence` is its cache, None while it waits for one. It holds the rows of its first
+    `rows` tokens. The first `reused` rows were not run, and `scratch_rows` slots after the tail may
+    have been written too. `prefill` runs its prompt, `scoring` scores it before. The drafter has
+    observed the rows before `first_unobserved_row`, all if it is None. `ended` is why there are no
+    more tokens.
     """
 
-    def __init__(self, number: RequestId, request: Request) -> None:
-        self.number, self.request = number, request
+    def __init__(self, request_id: RequestId, request: Request) -> None:
+        self.request_id, self.request = request_id, request
         self.sequence: int | None = None
-        self.reused = self.rows = self.scratch = 0
+        self.reused = self.rows = self.scratch_rows = 0
         self.scoring: PromptScoring | None = None
-        self.missed: int | None = None
+        self.first_unobserved_row: int | None = None
         self.prefill: Prefill | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
@@ -61,7 +61,7 @@ class RunningRequest:
         return len(self.request.prompt) + len(self.output) - 1
 
     def start(self, sequence: int, reused: int) -> None:
-        """Take a cache slot whose first `reused` rows are the prompt's."""
+        """Take a sequence whose first `reused` rows are the prompt's."""
         self.sequence, self.reused, self.rows = sequence, reused, reused
         self._started = time.perf_counter()
 
@@ -75,19 +75,19 @@ class RunningRequest:
             if not self.tokens_left:
                 self._end_prompt()
                 self.ended = "length"
-        return Scored(self.number, scores)
+        return Scored(self.request_id, scores)
 
     def run_chunk(self) -> Tensor:
         """Run the next chunk of the prompt. Returns the token after it, int64 [1, 1]."""
         assert self.prefill is not None
-        self.scratch = max(self.scratch, self.prefill.next_chunk.padding)
+        self.scratch_rows = max(self.scratch_rows, self.prefill.next_chunk.padding)
         bonus = self.prefill.run_chunk()
         self.stats.prefill_chunks += 1
         self.rows = max(self.reused, len(self.request.prompt) - self.prefill.left)
         return bonus
 
     def skip_to(self, rows: int) -> None:
-        """Continue the prompt after its first `rows` rows, which were copied into the slot."""
+        """Continue the prompt after its first `rows` rows, which were copied into its sequence."""
         assert self.prefill is not None
         self.reused = self.rows = rows
         self.prefill.skip(rows)
@@ -95,29 +95,29 @@ class RunningRequest:
     def begin(self, token: int, logprobs: Sequence[TokenLogprobs] = ()) -> Tokens:
         """Add the first token, which the prompt's last chunk gives."""
         self._end_prompt()
-        return Tokens(self.number, self._append([token]), logprobs=self._requested(logprobs))
+        return Tokens(self.request_id, self._append([token]), logprobs=self._requested(logprobs))
 
     def _end_prompt(self) -> None:
         self.prefill = None
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
 
-    def add_round(self, shape: Shape, outcome: Outcome, *, shown: bool = True) -> Tokens:
-        """Add the outcome of a round, which the drafter was `shown` or not.
+    def add_round(self, shape: Shape, outcome: Outcome, *, drafter_observed: bool = True) -> Tokens:
+        """Add the outcome of a round; `drafter_observed` says whether the drafter saw its rows.
 
         Returns the tokens that count: none after the request's end.
         """
         most = self.request.most
         chain_len = shape.depth if most is None else min(shape.depth, most.depth)
         drafted = chain_len if outcome.drafted is None else outcome.drafted
-        if not shown and self.missed is None:
-            self.missed = self.position
+        if not drafter_observed and self.first_unobserved_row is None:
+            self.first_unobserved_row = self.position
         self.rows = self.position + 1
         tokens = self._append(outcome.tokens[: outcome.accepted + 1])
         if shape.is_chain:
             self.rows += len(tokens) - 1
         else:  # the path stays in the slots of its nodes until the next round moves it
-            self.scratch = max(self.scratch, shape.nodes)
+            self.scratch_rows = max(self.scratch_rows, shape.nodes)
         self.stats.add_round(
             drafted, outcome.accepted, len(tokens), outcome.ranks, outcome.offered_ranks
         )
@@ -127,10 +127,10 @@ class RunningRequest:
         accepted = min(outcome.accepted, len(tokens))
         ranks = outcome.ranks[1 : accepted + 1]
         logprobs = self._requested(outcome.logprobs[: len(tokens)])
-        return Tokens(self.number, tokens, drafted, accepted, ranks, logprobs)
+        return Tokens(self.request_id, tokens, drafted, accepted, ranks, logprobs)
 
     def contents(self, rows: int | None = None) -> CacheContents:
-        """Return what its slot holds, or will hold with `rows` rows of its prompt."""
+        """Return what its sequence holds, or will hold with `rows` rows of its prompt."""
         placed = self.request.placed
         text = [*placed.keys, *self.output]
         rows = self.rows if rows is None else rows
@@ -139,7 +139,7 @@ class RunningRequest:
             prompt_tokens=len(self.request.prompt),
             reused=self.reused,
             length=len(text) if self.output else rows,
-            scratch=self.scratch,
+            scratch_rows=self.scratch_rows,
             images=placed.spans,
             drafter_rows=self._drafter_rows(rows),
         )
@@ -147,7 +147,7 @@ class RunningRequest:
     def _drafter_rows(self, rows: int) -> int:
         if self.request.is_plain:
             return 0
-        return rows if self.missed is None else self.missed
+        return rows if self.first_unobserved_row is None else self.first_unobserved_row
 
     def finished(self, reason: Reason) -> Finished:
         """Return its last event."""
@@ -155,7 +155,7 @@ class RunningRequest:
         if self.sequence is not None:
             ended = time.perf_counter()
             times = RequestTimes(self.sequence, self._started, self._first_token, ended)
-        return Finished(self.number, reason, self.reused, self.stats, times)
+        return Finished(self.request_id, reason, self.reused, self.stats, times)
 
     def _requested(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
         """Return as many log probabilities a token as it requested, which may be none."""

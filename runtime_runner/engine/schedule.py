@@ -54,7 +54,7 @@ class Schedule(Protocol):
 
 
 class OneRound:
-    """Plays the same round for one request; measurements and tests use it."""
+    """Runs the same round for one request; measurements and tests use it."""
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
@@ -98,15 +98,16 @@ class BatchSchedule:
         alone = self._adaptive_schedule(requests)
         if alone is not None:
             round_ = alone.choose(requests[0].tokens_left)
-            requests[0].missed = alone.missed  # less than before if the drafter has caught up
+            # Changed if the drafter has caught up.
+            requests[0].first_unobserved_row = alone.first_unobserved_row
             return round_
         self._requests, self._options = requests, self._batch_options(requests)
         if self._options is None:
-            return self._rounds.of(len(requests), self._fixed_shape(requests))
+            return self._rounds.get_round(len(requests), self._fixed_shape(requests))
         planned, self._planned = self._planned, None
         matches = planned is not None and planned[0] == self._options
         shape = planned[1] if planned and matches else self._choose_shape(self._options)
-        return self._rounds.of(len(requests), shape, observed=True)
+        return self._rounds.get_round(len(requests), shape, observed=True)
 
     def plan_next(self, requests: Sequence[RunningRequest]) -> None:
         if self._alone is not None:
@@ -130,17 +131,17 @@ class BatchSchedule:
         """Return the schedule of a request with automatic drafts that runs alone."""
         first = requests[0]
         runs_alone = len(requests) == 1 and first.request.shape is None
-        if self._alone is not None and (not runs_alone or self._alone[0] != first.number):
-            number, schedule = self._alone
+        if self._alone is not None and (not runs_alone or self._alone[0] != first.request_id):
+            request_id, schedule = self._alone
             self._alone = None
             for request in requests:
-                if request.number == number:
+                if request.request_id == request_id:
                     schedule.settle()
-                    request.missed = schedule.missed
+                    request.first_unobserved_row = schedule.first_unobserved_row
         if runs_alone and self._alone is None:
             trees = first.request.tree == AUTO
-            self._alone = first.number, self._make_alone(trees)
-            self._alone[1].begin(first.position, first.missed, trees=trees)
+            self._alone = first.request_id, self._make_alone(trees)
+            self._alone[1].begin(first.position, first.first_unobserved_row, trees=trees)
         return None if self._alone is None else self._alone[1]
 
     def _fixed_shape(self, requests: Sequence[RunningRequest]) -> Shape:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from eagle_aot.runtime_runner.engine.cache_slots import CacheSlots, PrefixQuery
 from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from eagle_aot.runtime_runner.engine.schedule import Schedule
+from eagle_aot.runtime_runner.engine.sequence_pool import PrefixQuery, SequencePool
 
 
 class PromptShare:
@@ -91,24 +91,24 @@ class Launches:
 
 
 class PrefixSharing:
-    """Copies rows of common prefixes between cache slots, to requests that are in their prompts.
+    """Copies rows of common prefixes between sequences, to requests that are in their prompts.
 
     If another prompt is ahead with the same beginning, its chunk runs first, so that the others can
     copy it.
     """
 
-    def __init__(self, schedule: Schedule, slots: CacheSlots) -> None:
-        self._schedule, self._slots = schedule, slots
+    def __init__(self, schedule: Schedule, pool: SequencePool) -> None:
+        self._schedule, self._pool = schedule, pool
 
     def copy_prefix(self, request: RunningRequest) -> None:
-        """Copy what another slot holds of the request's prompt, if enough rows are gained."""
+        """Copy what another sequence holds of the request's prompt, if enough rows are gained."""
         sequence = request.sequence
         if not self._may_copy(request) or sequence is None:
             return
-        source, rows = self._slots.longest_match(sequence, self._query(request))
-        if rows - request.rows < self._slots.copy_least:
+        source, rows = self._pool.longest_match(sequence, self._query(request))
+        if rows - request.rows < self._pool.copy_least:
             return
-        self._slots.copy(source, sequence, rows)
+        self._pool.copy(source, sequence, rows)
         request.skip_to(rows)
 
     def first_to_run(
@@ -119,7 +119,7 @@ class PrefixSharing:
         ahead = [other for other in prompts if other.rows > request.rows]
         if request.sequence is None or not ahead or not self._may_copy(request):
             return request
-        matched = self._slots.longest_match(request.sequence, self._query(request))[1]
+        matched = self._pool.longest_match(request.sequence, self._query(request))[1]
         rows = max(matched, request.rows)
         leader = next((other for other in ahead if self._leads(other, request, rows)), None)
         return request if leader is None else self.first_to_run(leader, prompts)
@@ -128,14 +128,14 @@ class PrefixSharing:
         """Whether the other's next chunk is worth waiting for; `rows` can be copied without it."""
         assert other.prefill is not None and other.sequence is not None
         chunk = other.prefill.next_chunk
-        later = self._slots.after(other.sequence, other.contents(chunk.stop))
-        saved = self._slots.reusable(self._query(request), later) - rows
-        return saved >= self._slots.copy_least and 2 * saved >= len(chunk)
+        later = self._pool.after(other.sequence, other.contents(chunk.stop))
+        saved = self._pool.reusable(self._query(request), later) - rows
+        return saved >= self._pool.copy_least and 2 * saved >= len(chunk)
 
     def _may_copy(self, request: RunningRequest) -> bool:
-        """Not while the prompt is scored, which would overwrite what was copied."""
-        copies = self._schedule.target.copies
-        return request.request.reuse and copies and request.scoring is None
+        """Whether rows may be copied to a request. Scoring its prompt would overwrite them."""
+        can_copy_rows = self._schedule.target.can_copy_rows
+        return request.request.reuse and can_copy_rows and request.scoring is None
 
     def _query(self, request: RunningRequest) -> PrefixQuery:
         return PrefixQuery.of(request.request, self._schedule.drafter)

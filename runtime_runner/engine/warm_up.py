@@ -12,7 +12,7 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
-    """What a warm-up did: it played `rounds` rounds, `recorded` of them as recordings, and took
+    """What a warm-up did: it ran `rounds` rounds, `recorded` of them as recordings, and took
     `bytes` of GPU memory, None on a CPU."""
 
     rounds: int
@@ -31,16 +31,16 @@ class WarmUp:
 def warm_up(
     rounds: Rounds, requests: int, shapes: Iterable[Shape], *, observed: bool = False
 ) -> WarmUp:
-    """Make and play all rounds that up to `requests` requests with these shapes need.
+    """Build and run all rounds that up to `requests` requests with these shapes need.
 
-    No request may run at the same time. `observed` is as in `Rounds.of`. Raises UnsupportedError
-    for a round that does not fit the memory.
+    No request may run at the same time. `observed` is as in `Rounds.get_round`. Raises
+    UnsupportedError for a round that does not fit the memory.
     """
     device = rounds.batch.bonus.device
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
     sizes = sorted(rounds.shapes(requests, shapes), key=rows_of, reverse=True)
-    recorded = sum(play_once(rounds, size, shape, observed=observed) for size, shape in sizes)
+    recorded = sum(run_once(rounds, size, shape, observed=observed) for size, shape in sizes)
     left = free_bytes(device)
     return WarmUp(
         rounds=len(sizes),
@@ -57,16 +57,16 @@ def rows_of(size: tuple[int, Shape]) -> tuple[int, int]:
     return batch_size * (shape.nodes + 1), batch_size * shape.topk
 
 
-def play_once(rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool) -> bool:
-    """Play a round once. Returns whether it is a recording."""
+def run_once(rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool) -> bool:
+    """Run a round once. Returns whether it is a recording."""
     try:
-        round_ = rounds.of(batch_size, shape, observed=observed)
+        round_ = rounds.get_round(batch_size, shape, observed=observed)
         with rounds.batch.idle():
-            round_.play().tolist()
+            round_.run().tolist()
     except (RuntimeError, MemoryError) as error:
         if (line := shortage(error)) is None:
             raise
         raise UnsupportedError(
             f"warm-up: a round of {batch_size} sequences with {shape.nodes} drafts: {line}"
         ) from error
-    return round_.play != round_.step
+    return round_.run != round_.step

@@ -118,7 +118,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
         return self.repetition_penalty, self.presence_penalty, self.frequency_penalty
 
     @property
-    def kind(self) -> SamplingMode:
+    def mode(self) -> SamplingMode:
         """The least mode that can choose the tokens."""
         filters = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
         changed = self.penalties != NEUTRAL or self.logit_bias or self.min_tokens

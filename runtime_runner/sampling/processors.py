@@ -25,7 +25,7 @@ from eagle_aot.runtime_runner.sampling.thresholds import (
 class Rows:
     """R rows that choose a token each.
 
-    `sequences` int64 [R] are the rows' cache slots, and `positions` int64 [R] those of the tokens
+    `sequences` int64 [R] are the rows' sequences, and `positions` int64 [R] those of the tokens
     to be chosen. `paths` int64 [R, P] are the drafts between the last decided token and the row's,
     padded with -1; None without drafts.
     """
@@ -36,7 +36,7 @@ class Rows:
 
 
 class Processors:
-    """Parameters and token counts by cache slot, always in the same tensors.
+    """Parameters and token counts by sequence, always in the same tensors.
 
     Shapes: S sequences, V tokens. `bias` float32 [S, V] is minus infinity for ids that are not
     allowed, `counts` int32 [S, V] counts the generated tokens, `seen` bool [S, V] marks the
@@ -64,7 +64,7 @@ class Processors:
         prompt: Sequence[int],
         stop_ids: Sequence[int],
     ) -> None:
-        """Set the parameters of a new request in a cache slot."""
+        """Set the parameters of a new request in a sequence."""
         self._biased[sequence] = bool(sampling.logit_bias) or sampling.allowed_ids is not None
         self._bias[sequence] = 0.0
         if sampling.allowed_ids is not None:

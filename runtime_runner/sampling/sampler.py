@@ -24,7 +24,7 @@ BLOCKS = 256
 
 
 class Sampler:
-    """Sampling parameters by cache slot, always in the same tensors, as recorded rounds need.
+    """Sampling parameters by sequence, always in the same tensors, as recorded rounds need.
 
     Shapes: S sequences, L positions. `scale` float32 [S] is 1 / temperature, 0 for the likeliest
     token; `keys` int32 [S, L, 2] are the keys of the noise at each position. Both, and what the
@@ -45,7 +45,7 @@ class Sampler:
 
     @property
     def active(self) -> set[int]:
-        """The cache slots of requests that have begun and not ended."""
+        """The sequences of requests that have begun and not ended."""
         return set(self._modes)
 
     @property
@@ -66,7 +66,7 @@ class Sampler:
         max_new_tokens: int | None = None,
         stop_ids: Iterable[int] = (),
     ) -> None:
-        """Begin a request in the cache slot `sequence`, with a seed if it samples.
+        """Begin a request in `sequence`, with a seed if it samples.
 
         Without `max_new_tokens` it may fill all positions.
         """
@@ -84,7 +84,7 @@ class Sampler:
             self._processors.set(sequence, sampling, prompt, list(stop_ids))
 
     def end(self, sequence: int) -> None:
-        """End the request in a cache slot."""
+        """End the request in a sequence."""
         self._modes.pop(sequence, None)
         self._with_logprobs.discard(sequence)
 
@@ -103,8 +103,8 @@ class Sampler:
             self.end(RESERVED)
 
     def _add(self, sequence: int, sampling: SamplingParams) -> None:
-        self.prepare(sampling.kind)
-        self._modes[sequence] = sampling.kind
+        self.prepare(sampling.mode)
+        self._modes[sequence] = sampling.mode
         if sampling.logprobs is not None:
             self._with_logprobs.add(sequence)
 

@@ -24,8 +24,8 @@ WHOLE = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 
 class ServerLoad(Protocol):
-    """The load of a server: cache slots, requests that have not ended, and requests that wait for
-    a slot."""
+    """The load of a server: sequences, requests that have not ended, and requests that wait for
+    a sequence."""
 
     slots: int
 

@@ -74,12 +74,12 @@ def make_calls(calls: list[Call]) -> None:
 
 
 class Worker:
-    """Runs generations from any thread, as many in parallel as there are cache slots;
+    """Runs generations from any thread, as many in parallel as there are sequences;
     `max_waiting` more may wait."""
 
     def __init__(self, engine: Engine, max_waiting: int) -> None:
         self._engine = engine
-        self.slots = len(engine.cache_slots.order)
+        self.slots = len(engine.sequence_pool.order)
         """Requests that run in parallel."""
         self.launches = engine.launches
         """The time that steps have waited for the device."""
@@ -92,7 +92,7 @@ class Worker:
         self.outbox = Outbox()
         """Sent once a step; where a device computes, after the next launch, because the loops that
         it wakes take the interpreter lock."""
-        self._overlaps = engine.waits
+        self._overlaps = engine.is_asynchronous
         if self._overlaps:
             engine.on_launched = self._send
         self.step_seconds = 0.0
@@ -123,8 +123,8 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """The number of pending requests that have no cache slot yet."""
-        return max(0, self.pending - len(self._engine.running) - len(self._engine.prompts))
+        """The number of pending requests that have no sequence yet."""
+        return max(0, self.pending - len(self._engine.running) - len(self._engine.prefilling))
 
     def submit(self, *submissions: Submission) -> list[RequestId]:
         """Accept either all generations or none. Raises as `check_capacity` does."""

@@ -74,7 +74,7 @@ def probe(runner: Runner, prompt: list[int], reuse: bool) -> tuple[int, int, Ten
     result = runner.generate(prompt, 1, reuse=reuse)
     rows = torch.tensor([[7, 8, 9]])
     step = chain_rows(rows, torch.tensor([len(prompt)]), torch.tensor([0]), runner.constants.tail)
-    runner.engine.cache_slots.forget()  # the rows are stored after the prompt
+    runner.engine.sequence_pool.forget()  # the rows are stored after the prompt
     logits = runner.target.verify(step, no_moves(1, runner.constants.tail, rows.device)).logits
     return result.cached_tokens, result.token_ids[0], logits.clone()
 

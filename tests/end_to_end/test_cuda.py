@@ -90,15 +90,15 @@ def test_recorded_prompt_lookup_changes_no_token(cuda_artifact: Path) -> None:
             result = runner.generate(prompt, 40, chain_len)
             assert result.token_ids == plain, (len(prompt), chain_len)
             accepted += result.stats.accepted
-        played = runner.round(7)  # once: on a GPU this reads something before it records
-        prefill(played, prompt, Stats(chain_len=7))
-        following = torch.tensor([[*prompt[1:], int(played.batch.bonus)]])
+        round_ = runner.round(7)  # once: on a GPU this reads something before it records
+        prefill(round_, prompt, Stats(chain_len=7))
+        following = torch.tensor([[*prompt[1:], int(round_.batch.bonus)]])
         path = committed(following, torch.arange(len(prompt)), torch.tensor([0]))
         on_host.observe(path, torch.empty(0))
         running = BatchState([0], runner.constants.tail, "cpu")
         running.place(following[:, -1:], len(prompt))
         chain = Shape.chain(7)
-        drafts = runner.drafter.propose(played.batch, chain).tokens.tolist()
+        drafts = runner.drafter.propose(round_.batch, chain).tokens.tolist()
         assert drafts == on_host.propose(running, chain).tokens.tolist()
     assert accepted
 
@@ -191,11 +191,11 @@ def test_the_pair_answers_and_drafts_well(recorded: Runner) -> None:
 
 
 def copies_to_host(runner: Runner, round_: Round, rounds: int) -> int:
-    """Device-to-host copies of `rounds` rounds as the loop plays them."""
+    """Device-to-host copies of `rounds` rounds as the loop runs them."""
     prefill(round_, list(range(5, 105)), Stats(chain_len=4))
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
         for _ in range(rounds):
-            round_.play().tolist()
+            round_.run().tolist()
     return sum("Memcpy DtoH" in event.name for event in profiled.events())
 
 

@@ -47,7 +47,7 @@ def test_no_order_of_shapes_changes_the_tokens(
     fixture: str, ahead: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not the next round is planned while one is in flight."""
-    monkeypatch.setattr(Engine, "waits", ahead)
+    monkeypatch.setattr(Engine, "is_asynchronous", ahead)
     runner: Runner = request.getfixturevalue(fixture)
     schedule = runner.adaptive_schedule(True)
     monkeypatch.setattr(schedule, "chooser", ShuffledChooser(schedule.chooser.costs))
@@ -72,11 +72,11 @@ def test_catching_up_changes_no_draft(tiny: Runner) -> None:
         if late:
             schedule.backlog.clear()
             for _ in range(8):
-                text += schedule.rounds[PLAIN].play()[0].tolist()[1:]
+                text += schedule.rounds[PLAIN].run()[0].tolist()[1:]
             schedule.backlog.catch_up(len(prompt), text)
         else:
             while len(text) < 8:
-                accepted, *greedy = fixed.play()[0].tolist()
+                accepted, *greedy = fixed.run()[0].tolist()
                 text += greedy[: accepted + 1]
         proposed.append((text, tiny.drafter.propose(tiny.running, Shape.chain(4)).tokens.tolist()))
     assert proposed[0] == proposed[1]

@@ -59,7 +59,7 @@ def test_a_system_prompt_of_many_is_run_once(batch_runner: Runner, seed: int) ->
     engine, requests = batch_runner.engine, requests_of(batch_runner)
     plain = [replace(request, reuse=False, chain_len=0) for request in requests]
     expected, none = serve(engine, plain, random.Random(seed))
-    engine.cache_slots.forget()
+    engine.sequence_pool.forget()
     found, kept = serve(engine, requests, random.Random(seed))
     assert found == expected
     assert set(none) == {0}
@@ -69,7 +69,7 @@ def test_a_system_prompt_of_many_is_run_once(batch_runner: Runner, seed: int) ->
 def test_answers_to_one_prompt_run_it_once(batch_runner: Runner) -> None:
     prompt = ids(batch_runner, random.Random(2), 120)
     how: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5}
-    batch_runner.engine.cache_slots.forget()
+    batch_runner.engine.sequence_pool.forget()
     answers = list(batch_runner.generate_many([prompt], n=4, **how))
     found = [answer for answer in answers if not isinstance(answer, Failed)]
     alone = [batch_runner.generate(prompt, **how | {"seed": 5 + i}).token_ids for i in range(4)]

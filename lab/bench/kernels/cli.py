@@ -28,7 +28,7 @@ from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 SHOWN = 25  # kernels
 NOTES = f"""\
 Caches hold standard normal numbers, tokens are random. The floor reads every weight once and the
-cache slots that may be attended. Kernels are timed by CUPTI; gaps are the rest of the CUDA graph's
+slots that may be attended. Kernels are timed by CUPTI; gaps are the rest of the CUDA graph's
 time. '{DENSE}' holds all dense GEMMs: the draft head's fc, a few per cent of it, as well."""
 
 
@@ -155,7 +155,7 @@ def measure(
                     rows=forward.rows,
                     graph_us=us,
                     floor=floor,
-                    kernels=kernels_of(forward.timed.play),
+                    kernels=kernels_of(forward.timed.run),
                 )
             )
     return bandwidth, profiles

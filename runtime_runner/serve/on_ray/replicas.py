@@ -56,7 +56,7 @@ DIED = RayActorError, DeploymentUnavailableError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaSettings:
-    """The server's options and API keys, and the GPUs and cache slots of each replica. Replicas
+    """The server's options and API keys, and the GPUs and sequences of each replica. Replicas
     with the same `key` verify the artifact once for all."""
 
     spec: ServeSpec
@@ -130,7 +130,7 @@ class ReplicatedService:
 
     @property
     def waiting(self) -> int:
-        """The number of pending answers that have no cache slot."""
+        """The number of pending answers that have no sequence."""
         return max(0, self.pending - self.slots)
 
     def submit(self, request: AnswerRequest) -> AnswerStream:

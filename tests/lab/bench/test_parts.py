@@ -58,7 +58,7 @@ def test_a_drafter_without_a_head_has_no_forwards() -> None:
     round_.place(40)
     round_.timed.prepare()
     calls_of(runner)
-    round_.timed.play()
+    round_.timed.run()
     ((method, _, positions),) = calls_of(runner)
     assert (method, positions) == (TARGET_VERIFY, [40, 41, 42, 43])
 
@@ -71,7 +71,7 @@ def test_forwards_run_random_tokens_after_the_context(runner: Runner) -> None:
         calls_of(runner)
         for part in parts.forwards:
             part.timed.prepare()
-            part.timed.play()
+            part.timed.run()
             ((method, tokens, positions),) = calls_of(runner)
             is_draft = part.name in ("draft step", "reseed")
             assert method == (DRAFT_DECODE if is_draft else TARGET_VERIFY)
@@ -88,7 +88,7 @@ def test_rounds_start_at_the_context_every_time(runner: Runner) -> None:
     for _ in range(5):
         round_.timed.prepare()
         calls_of(runner)
-        accepted, *greedy = round_.timed.play()[0].tolist()
+        accepted, *greedy = round_.timed.run()[0].tolist()
         calls = calls_of(runner)
         assert len(greedy) == 4 and 0 <= accepted <= 3
         assert [method for method, _, _ in calls] == [
@@ -107,7 +107,7 @@ def test_rounds_of_a_batch_pad_the_other_sequences() -> None:
     round_.place(40)
     round_.timed.prepare()
     calls_of(runner)
-    assert (round_.timed.play()[:, 0] >= 0).all()
+    assert (round_.timed.run()[:, 0] >= 0).all()
     *_, verify, _ = calls_of(runner)
     assert verify[2] == [40, 41, 42] * 3 + [-1] * 3
 
@@ -120,7 +120,7 @@ def test_no_draft_leaves_the_cache(runner: Runner) -> None:
     round_.place(context)
     for _ in range(50):
         round_.timed.prepare()
-        round_.timed.play()
+        round_.timed.run()
     assert max(max(positions) for _, _, positions in calls_of(runner)) < slots
 
 

@@ -85,10 +85,10 @@ def test_no_round_is_deeper_than_the_rest_of_the_request(ahead: bool) -> None:
 def test_the_drafter_catches_up_after_more_and_more_plain_rounds() -> None:
     """Of a text in which no draft is right."""
     play = Play([first_right(0)] * 400)
-    missed, caught_up = play.schedule.missed, []
+    missed, caught_up = play.schedule.first_unobserved_row, []
     for position in range(300):
         play.round()
-        before, missed = missed, play.schedule.missed
+        before, missed = missed, play.schedule.first_unobserved_row
         if before is not None and missed != before:
             caught_up.append(position)
     lengths = [b - a for a, b in pairwise(caught_up)]
@@ -98,17 +98,17 @@ def test_the_drafter_catches_up_after_more_and_more_plain_rounds() -> None:
 def test_what_the_drafter_has_not_observed_is_known() -> None:
     play = Play([first_right(0)] * 400)
     while play.round() != PLAIN:
-        assert play.schedule.missed is None
-    assert play.schedule.missed == play.simulation.position - 1
+        assert play.schedule.first_unobserved_row is None
+    assert play.schedule.first_unobserved_row == play.simulation.position - 1
     play.schedule.settle()
-    assert play.schedule.missed is None
+    assert play.schedule.first_unobserved_row is None
 
 
 def test_a_request_may_begin_after_tokens_that_the_drafter_never_observed() -> None:
     play = Play([first_right(MAX_AUTO_DEPTH)] * 50)
-    play.schedule.begin(0, missed=7)
+    play.schedule.begin(0, first_unobserved_row=7)
     play.round()
-    assert play.schedule.missed == 7
+    assert play.schedule.first_unobserved_row == 7
 
 
 def test_trees_are_only_chosen_on_request() -> None:

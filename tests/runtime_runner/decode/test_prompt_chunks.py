@@ -142,7 +142,7 @@ def test_rows_are_copied_in_the_fewest_calls() -> None:
             calls.append((method, *(x.tolist() for x in inputs)))
             return ()
 
-    target = TargetMethods(Copying(), CONSTANTS, copies=True)
+    target = TargetMethods(Copying(), CONSTANTS, can_copy_rows=True)
     target.copy_rows(torch.tensor([2]), torch.tensor([0]), CONSTANTS.max_prefill_chunk + 3)
     most = CONSTANTS.max_prefill_chunk
     assert calls == [

@@ -100,7 +100,7 @@ def test_backlog_catches_up_after_plain_rounds() -> None:
     backlog = Backlog(drafter, 12, running)
     plain = Round(target, backlog, 0, running)
     for _ in range(12):
-        plain.play()
+        plain.run()
     following = text[start + 1 : start + 13]
     right = backlog.catch_up(start, following)
     logits = drafter.logits(running.sequences)[0, 0]

@@ -108,7 +108,7 @@ def test_plain_rounds_are_observed_at_once() -> None:
     text = prompt + plain_text(prompt, seed, 31)
     prefill(plain, prompt, Stats(chain_len=0))
     for _ in range(30):
-        plain.play()
+        plain.run()
     assert proposed(drafter, {0: len(text)}, 6) == [looked_up(text, 6)]
 
 
@@ -134,11 +134,11 @@ def test_drafts_change_no_text_of_a_batch(
         [prefill(round_, prompt, Stats(chain_len=chain_len), index)]
         for index, prompt in enumerate(prompts)
     ]
-    for played in range(length):
-        if played == stopped:
+    for number in range(length):
+        if number == stopped:
             running.stop(last)
-        for index, (accepted, *tokens) in enumerate(round_.play().tolist()[: len(prompts)]):
-            if index != last or played < stopped:
+        for index, (accepted, *tokens) in enumerate(round_.run().tolist()[: len(prompts)]):
+            if index != last or number < stopped:
                 outputs[index] += tokens[: accepted + 1]
     for index, output in enumerate(outputs):
         assert output == expected[index][: len(output)]
@@ -177,6 +177,6 @@ def test_a_text_continues_from_rows_that_were_recalled() -> None:
     text = [1, 2, 0, 1, 2, 2, 0, 1]
     observe(drafter, [0] * 9, [], 1)
     for sequence in (1, 3):
-        drafter.recall(torch.tensor([text]), torch.tensor([sequence]))
+        drafter.restore_prefix(torch.tensor([text]), torch.tensor([sequence]))
     lengths = {1: len(text), 3: len(text)}
     assert proposed(drafter, lengths, 4) == [looked_up(text, 4)] * 2

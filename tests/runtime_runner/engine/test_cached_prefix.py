@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.decode.target import TargetMethods
-from eagle_aot.runtime_runner.engine.cache_slots import CachedPrefix
+from eagle_aot.runtime_runner.engine.sequence_pool import CachedPrefix
 from eagle_aot.targets.step import flat_slots, longest_chunk, ring_slots
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 

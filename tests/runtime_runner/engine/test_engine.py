@@ -40,12 +40,12 @@ def engine_of(
     """Return an engine whose target cuts prompts into short chunks, and copies any number of
     rows."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
-    target.copies = copies
+    target.can_copy_rows = copies
     sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
     drafter = SeeingDrafter(target, pattern)
     rounds = rounds_over(target, drafter, record if recorded else None, sampler)
     engine = (WaitingEngine if waits else Engine)(adaptive_schedule_over(rounds, drafter))
-    engine.cache_slots.copy_least = 1
+    engine.sequence_pool.copy_least = 1
     return engine
 
 

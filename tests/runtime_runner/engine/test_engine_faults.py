@@ -133,10 +133,10 @@ def test_requests_are_cancelled_in_every_state() -> None:
     done = requests.add(request_of([1], 1))
     requests.finish()
     running, prompt, waiting, last = (requests.add(request_of(p)) for p in ([5], LONG, [6], [7]))
-    requests.step_until(lambda: bool(engine.running and engine.prompts))
-    assert [text.number for text in engine.running] == [running]
-    assert [text.number for text in engine.prompts] == [prompt]
-    assert [text.number for text in engine.waiting] == [waiting, last]
+    requests.step_until(lambda: bool(engine.running and engine.prefilling))
+    assert [text.request_id for text in engine.running] == [running]
+    assert [text.request_id for text in engine.prefilling] == [prompt]
+    assert [text.request_id for text in engine.waiting] == [waiting, last]
     for number in (done, running, prompt, waiting, waiting, last + 1, -1):
         engine.cancel(number)
     later = requests.add(request_of([8]))  # has the number that no request had
@@ -181,7 +181,7 @@ def test_an_end_function_that_raises_ends_its_own_request(at: int) -> None:
         return False
 
     requests, _ = requests_of(3)
-    limits = Limits(max_new_tokens=LENGTH, stop_ids=frozenset(), ends=ends_badly)
+    limits = Limits(max_new_tokens=LENGTH, stop_ids=frozenset(), is_stop=ends_badly)
     first = requests.add(request_of([1]))
     bad = requests.add(Request(prompt=(2,), limits=limits, chain_len=3))
     last = requests.add(request_of([3]))

@@ -7,7 +7,7 @@ import pytest
 
 from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner.engine import Engine
-from eagle_aot.runtime_runner.engine.cache_slots import COPY_LEAST
+from eagle_aot.runtime_runner.engine.sequence_pool import COPY_LEAST
 from support.runner.engines import ObservedTarget, Requests, request_of, rounds_over, schedule_over
 from support.runner.toy import SeeingDrafter, plain_text
 
@@ -149,7 +149,7 @@ def test_the_least_recently_used_rows_are_evicted_and_a_copy_counts_as_use() -> 
     forked = served.answer([*SYSTEM[:60], *[9] * 50])
     assert served.reused[forked] == 59
     assert served.target.copied == [(1, 0, 59)]
-    assert served.engine.cache_slots.free == [2, 1, 0]
+    assert served.engine.sequence_pool.free == [2, 1, 0]
     for number, in_cache in ((shared, True), (forked, True), (newer, True), (old, False)):
         text = served.text(number)
         assert served.reused[served.answer([*text, 1])] == (len(text) - 1) * in_cache

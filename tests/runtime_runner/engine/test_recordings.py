@@ -41,7 +41,7 @@ class Clock:
 def test_a_mode_is_recorded_when_a_text_first_needs_it() -> None:
     clock, sampler = Clock(), Sampler(1, "cpu", vocab=VOCAB)
     rounds = rounds_over(ToyTarget(1, 16, 9), None, clock.record, sampler)
-    round_ = rounds.of(1, Shape.chain(0))
+    round_ = rounds.get_round(1, Shape.chain(0))
     counts = []
     for sampling in (
         GREEDY,
@@ -56,7 +56,7 @@ def test_a_mode_is_recorded_when_a_text_first_needs_it() -> None:
         SamplingParams(temperature=0.5, seed=1),
     ):
         sampler.begin(0, sampling, [1, 2, 3])
-        round_.play()
+        round_.run()
         counts.append(clock.recorded)
         sampler.end(0)
     assert counts == [1, 2, 2, 3, 3, 3, 4, 4, 5, 5]

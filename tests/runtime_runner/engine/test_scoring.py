@@ -28,7 +28,7 @@ class ScoredRequests(Requests):
         self.target = ObservedTarget(SEED, 32, sequences)
         drafter = SeeingDrafter(self.target, [True, False])
         super().__init__(Engine(schedule_over(rounds_over(self.target, drafter))))
-        self.engine.cache_slots.copy_least = 1
+        self.engine.sequence_pool.copy_least = 1
 
     def add_prompt(
         self, prompt: Sequence[int], length: int = LENGTH, most: int | None = MOST
@@ -78,12 +78,12 @@ def test_no_rows_are_reused_while_a_prompt_is_scored() -> None:
     requests.finish()
     scored = requests.add_prompt(LONG)
     requests.step()
-    (text,) = requests.engine.prompts
-    assert text.scoring is not None and text.sequence != requests.engine.cache_slots.free[-1]
+    (text,) = requests.engine.prefilling
+    assert text.scoring is not None and text.sequence != requests.engine.sequence_pool.free[-1]
     other = requests.add_prompt([*LONG, 1], most=None)
     while text.scoring is not None:
         assert text.sequence is not None
-        assert (text.rows, requests.engine.cache_slots.cached(text.sequence).rows) == (0, 0)
+        assert (text.rows, requests.engine.sequence_pool.cached(text.sequence).rows) == (0, 0)
         requests.step()
     requests.finish()
     assert [requests.reused[n] for n in (first, scored, other)] == [0, len(LONG) - 1, len(LONG) - 1]

@@ -115,7 +115,7 @@ def test_the_function_that_ends_a_text_is_called_with_each_token(
         seen.append(token)
         return len(seen) == length
 
-    limits = Limits(max_new_tokens=30, stop_ids=frozenset(), ends=ends)
+    limits = Limits(max_new_tokens=30, stop_ids=frozenset(), is_stop=ends)
     round_ = Round(ToyTarget(seed, 16, 9), drafter, chain_len, single())
     output, stats = decode(round_, prompt, limits)
     assert output == seen == endless[:length]
@@ -165,7 +165,7 @@ def test_chosen_lengths_give_the_plain_text(
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
         engine = Engine(shared)
         result = generate(engine, Generation(request=request))
-        output, stats, cached = result.token_ids, result.stats, engine.cache_slots.cached(0)
+        output, stats, cached = result.token_ids, result.stats, engine.sequence_pool.cached(0)
         missed = next(slot for slot in itertools.count() if slot not in drafter.slots[0])
         assert cached.drafter_rows == min(missed, cached.rows), "the drafter has a gap"
         assert output == expected

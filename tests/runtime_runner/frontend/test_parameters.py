@@ -70,7 +70,7 @@ def test_a_token_must_be_left_to_choose() -> None:
 def test_the_mode_is_the_least_that_the_parameters_need(
     params: SamplingParams, mode: SamplingMode
 ) -> None:
-    assert params.kind is mode
+    assert params.mode is mode
 
 
 def test_json_gives_the_same_parameters_again() -> None:

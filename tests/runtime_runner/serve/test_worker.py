@@ -147,23 +147,23 @@ def test_the_calls_of_a_step_wake_a_loop_once(worker: Worker, gate: Gate) -> Non
 def test_with_a_device_the_calls_of_a_step_are_sent_while_the_next_one_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Engine, "waits", True)
+    monkeypatch.setattr(Engine, "is_asynchronous", True)
     round_ = Round(ToyTarget(SEED, 8, 4), None, 0, BatchState(range(1), TAIL, "cpu"))
-    play, outcomes, order = round_.play, round_.outcomes, list[str]()
+    run, outcomes, order = round_.run, round_.outcomes, list[str]()
 
     def launch() -> Tensor:
         order.append("launched")
-        return play()
+        return run()
 
-    def read(played: Tensor) -> list[Outcome]:
+    def read(packed: Tensor) -> list[Outcome]:
         order.append("waited")
-        return outcomes(played)
+        return outcomes(packed)
 
     class Loop:
         def call_soon_threadsafe(self, call: Callable[..., None], *arguments: object) -> None:
             call(*arguments)
 
-    monkeypatch.setattr(round_, "play", launch)
+    monkeypatch.setattr(round_, "run", launch)
     monkeypatch.setattr(round_, "outcomes", read)
     worker, client = Worker(Engine(OneRound(round_)), max_waiting=0), Client()
 

@@ -42,7 +42,7 @@ class ObservedTarget(ToyTarget):
 
     def __init__(self, seed: int, longest: int, sequences: int, copies: bool = True) -> None:
         super().__init__(seed, longest, 9, sequences=sequences)
-        self.copies = copies
+        self.can_copy_rows = copies
         self.rows, self.windows, self.copied = 0, 0, list[tuple[int, int, int]]()
 
     def run_prompt(
@@ -75,7 +75,7 @@ class ObservedTarget(ToyTarget):
 class WaitingEngine(Engine):
     """An engine on a CPU that plans while forwards run, as one on a GPU does."""
 
-    waits = True
+    is_asynchronous = True
 
 
 def record(step: Call) -> Call:
@@ -112,8 +112,10 @@ def adaptive_schedule_over(
             catch_up=(0.1, 4.0),
         )
         chooser.costs.restart(measured)
-        drafting = [rounds.of(1, shape) for shape in shapes]
-        return AdaptiveSchedule([rounds.make(1, PLAIN, backlog), *drafting], backlog, chooser)
+        drafting = [rounds.get_round(1, shape) for shape in shapes]
+        return AdaptiveSchedule(
+            [rounds.build_round(1, PLAIN, backlog), *drafting], backlog, chooser
+        )
 
     return BatchSchedule(rounds, chooser, alone)
 

@@ -45,5 +45,5 @@ class ShuffledChooser(Chooser):
         self.dealt = self.dealt or self.rng.sample(shapes, len(shapes))
         return self.dealt.pop(), self.rng.randint(1, 4)
 
-    def covers(self, loss: float) -> bool:
+    def can_afford(self, loss: float) -> bool:
         return self.rng.random() < 0.3

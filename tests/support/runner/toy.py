@@ -46,8 +46,8 @@ class ToyTarget:
 
     tail = TAIL
     max_rows = MAX_ROWS
-    copies = True
-    never: Tensor | None = None
+    can_copy_rows = True
+    suppressed_ids: Tensor | None = None
     window = 0
     rewind = 10**6
 

@@ -1,6 +1,6 @@
-"""The cache slots of an artifact: their users, and what they still hold (the prefix cache).
+"""The sequences of an artifact: their users, and what they still hold (the prefix cache).
 
-A request reuses exactly those rows of a slot that running its prompt would compute again bit
+A request reuses exactly those rows of a sequence that running its prompt would compute again bit
 for bit, so no token depends on reuse. `prefill` and `target_verify` each give a row the same bits
 however its text was cut, prompt or answer. The two may differ from each other, so a row is reused
 only where the new prompt would run it with the same method.
@@ -22,7 +22,7 @@ from eagle_aot.runtime_runner.engine.request import Request
 from eagle_aot.runtime_runner.images.prompt_image import ImageSpan
 
 COPY_LEAST = 32
-"""From this many rows on, copying them between slots is faster than running them."""
+"""From this many rows on, copying them between sequences is faster than running them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,26 @@ class PrefixQuery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheContents:
-    """What a request leaves in its slot: rows of all `tokens` except the last.
+    """What a request leaves in its sequence: rows of all `tokens` except the last.
 
     The first `reused` rows were there before. The first `prompt_tokens` tokens are the prompt's,
-    with `images` among them. The text has `length` tokens, and `scratch` slots after the tail may
-    have been written too. The drafter has seen the first `drafter_rows` rows, and as many of the
-    reused ones as before.
+    with `images` among them. The text has `length` tokens, and `scratch_rows` slots after the tail
+    may have been written too. The drafter has seen the first `drafter_rows` rows, and as many of
+    the reused ones as before.
     """
 
     tokens: Sequence[int]
     prompt_tokens: int
     reused: int
     length: int
-    scratch: int
+    scratch_rows: int
     images: Sequence[ImageSpan] = ()
     drafter_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """The rows that a slot holds, at their positions: those of all `tokens` but the last.
+    """The rows that a sequence holds, at their positions: those of all `tokens` but the last.
 
     `prefill` ran the first `prefilled` of them, `target_verify` the others. Nothing was written at
     positions from `written` on since the first row. The drafter has seen the first `drafter_rows`.
@@ -136,14 +136,15 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     return next(compress(count(), differ), min(len(first), len(second)))
 
 
-class CacheSlots:
-    """The slots of a batch state's sequences.
+class SequencePool:
+    """The sequences of a batch state.
 
-    `order` is the slot at each batch index; `free` are the unused slots, least recently used first.
+    `order` is the sequence at each batch index; `free` are the unused ones, least recently used
+    first.
     """
 
     def __init__(self, batch: BatchState, target: Target, copy_least: int = COPY_LEAST) -> None:
-        """Rows of a common prefix are copied from another slot from `copy_least` rows on."""
+        """Rows of a common prefix are copied from another sequence from `copy_least` rows on."""
         self.copy_least = copy_least
         self._batch, self._target = batch, target
         self.order: list[int] = batch.sequences.tolist()
@@ -154,9 +155,9 @@ class CacheSlots:
     def allocate(
         self, query: PrefixQuery, reuse: bool, contents: Callable[[], CacheContents]
     ) -> tuple[int, int]:
-        """Return a free slot for a prompt, and how many of its rows are there: 0 without `reuse`.
+        """Return a free sequence for a prompt, and how many rows it has of it: 0 without `reuse`.
 
-        `contents` reports what the slot's new user has in it, at any later time.
+        `contents` reports what the sequence's new user has in it, at any later time.
         """
         matches = {s: self.reusable(query, self.cached(s)) for s in self.free if reuse}
         sequence = self._least_valuable(matches)
@@ -165,49 +166,50 @@ class CacheSlots:
         return sequence, matches.get(sequence, 0)
 
     def _least_valuable(self, matches: dict[int, int]) -> int:
-        """Return the free slot with the longest match, unless the least recently used one holds
+        """Return the free sequence with the longest match, unless the least recently used one holds
         fewer rows than would be overwritten there."""
         best = max(self.free, key=lambda s: matches.get(s, 0))
         oldest = next((s for s in self.free if not self.cached(s).rows), self.free[0])
         overwritten = self.cached(best).rows - matches.get(best, 0)
-        if self._target.copies and self.cached(oldest).rows < overwritten:
+        if self._target.can_copy_rows and self.cached(oldest).rows < overwritten:
             return oldest
         return best
 
     def tensor(self, sequence: int) -> Tensor:
-        """Return a slot's number as methods take it, int64 [1]."""
+        """Return a sequence's number as methods take it, int64 [1]."""
         index = self.order.index(sequence)
         return self._batch.sequences[index : index + 1]
 
     def move_to(self, sequence: int, index: int) -> None:
-        """Swap a slot to a batch index."""
+        """Swap a sequence to a batch index."""
         before = self.order.index(sequence)
         if before != index:
             self._batch.swap(before, index)
             self.order[before], self.order[index] = self.order[index], self.order[before]
 
     def release(self, sequence: int, *, reusable: bool) -> None:
-        """Free a slot; its rows stay for later prompts if they are `reusable`."""
+        """Free a sequence; its rows stay for later prompts if they are `reusable`."""
         cached = self.cached(sequence) if reusable else CachedPrefix()
         del self._users[sequence]
         self._cached[sequence] = cached
         self.free.append(sequence)
 
     def forget(self, *sequences: int) -> None:
-        """Forget the rows of free slots, of all of them where none is named."""
+        """Forget the rows of free sequences, of all of them where none is named."""
         for sequence in sequences or self.order:
             self._cached.pop(sequence, None)
 
     def cached(self, sequence: int) -> CachedPrefix:
-        """Return what a slot holds now, whether it is free or not."""
+        """Return what a sequence holds now, whether it is free or not."""
         if user := self._users.get(sequence):
             return self.after(sequence, user())
         return self._cached.get(sequence, CachedPrefix())
 
     def after(self, sequence: int, contents: CacheContents) -> CachedPrefix:
-        """Return what a slot would hold with these contents."""
+        """Return what a sequence would hold with these contents."""
         plan = self._target.plan_prompt(contents.prompt_tokens, images=contents.images)
-        written = contents.length + self._target.tail + contents.scratch  # with drafts, at most
+        # At most, with drafts.
+        written = contents.length + self._target.tail + contents.scratch_rows
         before = self._cached.get(sequence, CachedPrefix())
         return before.followed_by(
             contents.tokens, plan, contents.reused, written, contents.drafter_rows
@@ -225,16 +227,16 @@ class CacheSlots:
         )
 
     def longest_match(self, sequence: int, query: PrefixQuery) -> tuple[int, int]:
-        """Return the other slot that holds most rows of a query's prompt, and how many.
+        """Return the other sequence that holds most rows of a query's prompt, and how many.
 
-        Returns the slot itself and 0 where no other one holds any.
+        Returns the sequence itself and 0 where no other one holds any.
         """
         matches = {s: self.reusable(query, self.cached(s)) for s in self.order if s != sequence}
         best = max(matches, key=lambda s: matches[s], default=sequence)
         return best, matches.get(best, 0)
 
     def copy(self, source: int, sequence: int, rows: int) -> None:
-        """Copy the first rows of a slot to another one."""
+        """Copy the first rows of a sequence to another one."""
         self._target.copy_rows(self.tensor(source), self.tensor(sequence), rows)
         self._cached[sequence] = self.cached(source)
         if source in self.free:
