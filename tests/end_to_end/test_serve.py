@@ -223,7 +223,8 @@ def test_a_client_that_disconnects_frees_its_cache(server: Server) -> None:
 def test_metrics_add_up(server: Server) -> None:
     name = "eagle_generated_tokens_total"
     before = server.metric(name)
-    assert server.metric(name) == before + chat(server).usage.completion_tokens
+    tokens = chat(server).usage.completion_tokens
+    assert server.metric(name) == before + tokens
 
 
 def test_requests_need_a_key(int4_head_artifact: Path, tmp_path: Path) -> None:

@@ -113,13 +113,15 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
 def test_packing_consumes_the_target_and_leaves_its_layers(target: Gemma4Target) -> None:
     layer = target.get_submodule("layers.0.mlp")
     before = dict(layer.named_modules())
-    assert not list(target.children()) and list(pack_int4(target, 132).children())
+    packed = pack_int4(target, 132)
+    assert not list(target.children()) and list(packed.children())
     assert dict(layer.named_modules()) == before
     assert isinstance(layer.down_proj, Int4Linear)
 
 
 def test_packing_keeps_the_names_of_other_modules(target: Gemma4Target) -> None:
-    assert other_names(pack_int4(target, 132)) == other_names(target)
+    before = other_names(target)
+    assert other_names(pack_int4(target, 132)) == before
 
 
 def other_names(model: nn.Module) -> set[str]:

@@ -172,7 +172,7 @@ def test_a_kill_between_the_renames_costs_nothing(tmp_path: Path, already_rename
     with pytest.raises(KeyError), appearing(final):
         raise KeyError
     assert names(tmp_path) == ["artifact"]
-    assert said(final) == "newer" if already_renamed else "old"
+    assert said(final) == ("newer" if already_renamed else "old")
 
 
 def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ SMALL = {"TILE": 64, "CAPACITY": 80, "FEW": 6}
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_kernels_have_the_bits_of_the_cpu_processors(case: Case) -> None:
-    assert torch.equal(interpreted(case.processed), case.processed())
+    expected = case.processed()
+    assert torch.equal(interpreted(case.processed), expected)
 
 
 @pytest.mark.parametrize("name", edges(VOCAB))
