@@ -48,12 +48,12 @@ def export(spec: ExportSpec) -> None:
     started = time.perf_counter()
     from eagle_aot.export import pipeline, resolve
     from eagle_aot.export.loading.describe_target import report_dense
-    from eagle_aot.export.lowering.backend import untried
+    from eagle_aot.export.lowering.backend import untested_gpu_warning
 
     resolved = resolve(spec)
     resolved.progress.since(started, "begin")
     report_drafter(spec, resolved)
-    if line := untried(resolved.backend):
+    if line := untested_gpu_warning(resolved.backend):
         click.echo(line, err=True)
     manifest = pipeline.export(resolved)
     report_dense(resolved.spec, resolved.dtype)

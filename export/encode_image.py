@@ -23,25 +23,25 @@ class EncodeImageMethod(nn.Module):
     Returns embeddings [1, N, H]; the image's are the first, the rest is padding.
     """
 
-    def __init__(self, vision: Gemma4Vision, streams_keys: bool) -> None:
+    def __init__(self, vision: Gemma4Vision, use_prompt_kernel: bool) -> None:
         super().__init__()
-        self.vision, self.streams_keys = vision, streams_keys
+        self.vision, self.use_prompt_kernel = vision, use_prompt_kernel
 
     def forward(self, pixel_values: Tensor, position_ids: Tensor) -> Tensor:
-        return self.vision(pixel_values, position_ids, self.streams_keys)
+        return self.vision(pixel_values, position_ids, self.use_prompt_kernel)
 
 
 def encode_image_specs(
-    pair: Pair, lengths: MethodLengths, streams_keys: bool
+    pair: Pair, lengths: MethodLengths, use_prompt_kernel: bool
 ) -> dict[str, MethodSpec]:
     """Return a method for each number of rows that an image may take; none without an encoder.
 
-    With `streams_keys` patches attend through the project's operator for prompts if it has a kernel
-    for them.
+    With `use_prompt_kernel` patches attend through the project's operator for prompts if it has a
+    kernel for them.
     """
     if pair.vision is None:
         return {}
-    module = EncodeImageMethod(pair.vision, streams_keys)
+    module = EncodeImageMethod(pair.vision, use_prompt_kernel)
     return {encode_image(rows): encode_image_spec(module, rows) for rows in lengths.image_tokens}
 
 

@@ -50,7 +50,7 @@ class MethodSpec:
 
     `inputs` are in the order of the module's signature. `writes` names every buffer that the method
     writes. `min_rows` and `max_rows` bound the rows of a sequence, both inclusive. A method of
-    `few_rows` reads each weight once for all rows. With `splits_keys` it reads caches only by the
+    `few_rows` reads each weight once for all rows. With `use_splitk` it reads caches only by the
     project's operator for its number of rows. `decompositions` are applied after tracing.
     """
 
@@ -61,7 +61,7 @@ class MethodSpec:
     min_rows: int
     max_rows: int
     few_rows: bool
-    splits_keys: bool = False
+    use_splitk: bool = False
     decompositions: Mapping[OpOverload, Callable[..., Any]] = field(default_factory=dict)
 
     @property

@@ -49,7 +49,7 @@ class PrefillMethod(Method):
     """
 
     def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> tuple[Tensor, ...]:
-        chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys)
+        chunk = PromptChunk(input_pos, sequence, use_prompt_kernel=self.use_splitk)
         logits, taps = self.target.run(tokens, chunk, last_logits_only=True)
         return logits, *self.features(taps)
 
@@ -67,7 +67,7 @@ class PrefillEmbedsMethod(Method):
         last_visible: Tensor,
     ) -> tuple[Tensor, ...]:
         embeds = ChunkEmbeds(embeddings, last_visible)
-        chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys, embeds=embeds)
+        chunk = PromptChunk(input_pos, sequence, use_prompt_kernel=self.use_splitk, embeds=embeds)
         logits, taps = self.target.run(tokens, chunk, last_logits_only=True)
         return logits, *self.features(taps)
 
@@ -82,7 +82,7 @@ class TargetVerifyMethod(Method):
     def forward(
         self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, moves: Tensor
     ) -> tuple[Tensor, ...]:
-        step = Step(positions, sequences, tail, moves, self.splits_keys)
+        step = Step(positions, sequences, tail, moves, self.use_splitk)
         logits, taps = self.target.run(tokens, step)
         features = self.features(one_row_of_rows(taps))
         return logits, *(rows_of_sequences(feature, tokens) for feature in features)
@@ -97,34 +97,34 @@ class CopyRowsMethod(Method):
 
     def forward(self, input_pos: Tensor, source: Tensor, sequence: Tensor) -> Tensor:
         caches = [module for module in self.modules() if isinstance(module, KVCache)]
-        chunks = (PromptChunk(input_pos, s, self.splits_keys) for s in (source, sequence))
+        chunks = (PromptChunk(input_pos, s, self.use_splitk) for s in (source, sequence))
         copy_rows(caches, *chunks)
         return input_pos[-1:] + 1
 
 
 def method_specs(
-    pair: Pair, lengths: MethodLengths, splits_keys: bool = False
+    pair: Pair, lengths: MethodLengths, use_splitk: bool = False
 ) -> dict[str, MethodSpec]:
     """Return all methods of an artifact, in the order of their use.
 
-    With `splits_keys` methods attend through the project's operators; a drafter's do if the
+    With `use_splitk` methods attend through the project's operators; a drafter's do if the
     operators have kernels for its caches.
     """
     return {
-        PREFILL: prefill_spec(pair, lengths, splits_keys),
-        TARGET_VERIFY: verify_spec(pair, lengths, splits_keys),
-        **kind_of(pair.draft).methods(pair, lengths, splits_keys),
-        **copy_rows_specs(pair, lengths, splits_keys),
-        **encode_image_specs(pair, lengths, splits_keys),
+        PREFILL: prefill_spec(pair, lengths, use_splitk),
+        TARGET_VERIFY: verify_spec(pair, lengths, use_splitk),
+        **kind_of(pair.draft).methods(pair, lengths, use_splitk),
+        **copy_rows_specs(pair, lengths, use_splitk),
+        **encode_image_specs(pair, lengths, use_splitk),
     }
 
 
-def prefill_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> MethodSpec:
+def prefill_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodSpec:
     """Return `prefill`, which takes embeddings of images, too, if prompts may contain images."""
-    module: Method = PrefillMethod(pair, splits_keys)
+    module: Method = PrefillMethod(pair, use_splitk)
     inputs = prompt_inputs(lengths.max_prefill)
     if lengths.image_tokens:
-        module = PrefillEmbedsMethod(pair, splits_keys)
+        module = PrefillEmbedsMethod(pair, use_splitk)
         target = pair.target
         inputs |= embeds_inputs(lengths.max_prefill, target.hidden_size, target.dtype)
     return MethodSpec(
@@ -135,31 +135,31 @@ def prefill_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> Metho
         min_rows=lengths.min_prefill,
         max_rows=lengths.max_prefill,
         few_rows=False,
-        splits_keys=splits_keys,
+        use_splitk=use_splitk,
     )
 
 
-def verify_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> MethodSpec:
+def verify_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodSpec:
     """Return `target_verify`."""
     batch = lengths.max_batch_size
     return MethodSpec(
-        module=TargetVerifyMethod(pair, splits_keys),
+        module=TargetVerifyMethod(pair, use_splitk),
         inputs=step_inputs(batch) | moves_input(batch),
         outputs=target_outputs(ALL_ROWS, pair.draft.tap_layers),
         writes=caches_of(pair, "target"),
         min_rows=1,
         max_rows=lengths.max_rows,
         few_rows=True,
-        splits_keys=splits_keys,
+        use_splitk=use_splitk,
     )
 
 
-def copy_rows_specs(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+def copy_rows_specs(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
     """Return `copy_rows` if the caches hold several sequences."""
     if lengths.max_batch_size == 1:
         return {}
     spec = MethodSpec(
-        module=CopyRowsMethod(pair, splits_keys),
+        module=CopyRowsMethod(pair, use_splitk),
         inputs=copy_inputs(lengths.max_prefill),
         outputs={"copied": ("int64", (1,))},
         writes=caches_of(pair, "target") | caches_of(pair, "draft"),

@@ -62,11 +62,11 @@ class Method(nn.Module):
     target: TapTarget
     draft: DraftModel
 
-    def __init__(self, pair: Pair, splits_keys: bool = False) -> None:
+    def __init__(self, pair: Pair, use_splitk: bool = False) -> None:
         super().__init__()
         self.target = pair.target
         self.draft = pair.draft
-        self.splits_keys = splits_keys
+        self.use_splitk = use_splitk
 
     def features(self, taps: Tensor) -> tuple[Tensor, ...]:
         """Return the features that the drafter reads, [1, T, H], from taps [1, T, n_taps * Ht];

@@ -31,7 +31,7 @@ from eagle_aot.export.publish.describe import (
     image_inputs,
     write_draft_ids,
 )
-from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
+from eagle_aot.export.publish.output_dir import atomic_output_dir, check_disk, check_output_dir
 from eagle_aot.export.resolution import ResolvedExport, resolve
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
@@ -81,7 +81,7 @@ def check(resolved: ResolvedExport) -> dict[str, ExportedProgram]:
         loaded = load(resolved)
         lengths = _lengths(loaded.pair, resolved)
         pair = prepare(loaded.pair, resolved.backend, resolved.progress)
-        methods = method_specs(pair, lengths, resolved.splits_keys)
+        methods = method_specs(pair, lengths, resolved.use_splitk)
         return trace(methods, lengths.max_batch_size, resolved.backend, resolved.progress)
 
 
@@ -131,7 +131,7 @@ def export_pair(loaded: LoadedPair, resolved: ResolvedExport) -> Manifest:
     """
     prepared = prepare_export(loaded, resolved)
     check_disk(resolved.output_dir, disk_bytes(prepared.pair, resolved))  # before minutes of work
-    with appearing(resolved.output_dir) as directory:
+    with atomic_output_dir(resolved.output_dir) as directory:
         decisions, device = compile_program(prepared, directory, resolved)
         copy_files(prepared, directory)
         with resolved.progress.stage("hash"):
@@ -168,7 +168,7 @@ def prepare_export(loaded: LoadedPair, resolved: ResolvedExport) -> PreparedExpo
         loaded=dataclasses.replace(loaded, pair=pair),
         lengths=lengths,
         constants=constants,
-        methods=method_specs(pair, lengths, resolved.splits_keys),
+        methods=method_specs(pair, lengths, resolved.use_splitk),
         self_test=self_test_record,
     )
 
@@ -257,7 +257,7 @@ def in_parallel(
     from eagle_aot.export.lowering.parallel import Job, compiled_in_parallel
 
     threads = max(len(os.sched_getaffinity(0)) // jobs, 1)
-    job = Job(pair, lengths, resolved.splits_keys, threads)
+    job = Job(pair, lengths, resolved.use_splitk, threads)
     return compiled_in_parallel(
         names, job, jobs=jobs, directory=directory, progress=resolved.progress
     )

@@ -67,10 +67,10 @@ def environment(manifest: Manifest) -> Differences:
 
 def compare_artifacts(recorded: Manifest, made: Manifest) -> Reproduction:
     """Compare the manifests of two exports."""
-    before, after = recorded.to_json(), made.to_json()
+    old, new = recorded.to_json(), made.to_json()
     decided: Differences = {}
     for name in COMPARED:
-        decided |= differences(before.get(name), after.get(name), name=name)
+        decided |= differences(old.get(name), new.get(name), name=name)
     device = {name: values for name, values in decided.items() if name.startswith("device")}
     return Reproduction(
         files=compare(recorded.files, made.files),

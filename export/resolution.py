@@ -62,7 +62,7 @@ class ResolvedExport:
         return DTYPES[self.backend]
 
     @property
-    def splits_keys(self) -> bool:
+    def use_splitk(self) -> bool:
         """Whether methods attend with the project's operators."""
         return self.spec.attention == SPLITK
 

@@ -30,108 +30,71 @@ IMAGES, RUN = "Images", "Run"
 class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
     """What to export, and how. None stands for the default of the head, target or backend."""
 
-    target_model: Annotated[
-        str | None,
-        Option("A name that eagle-inspect targets lists, or auto: the model_type in config.json.",
-               CHECKPOINTS, "NAME"),
-    ] = None  # fmt: skip
-    target_dir: Annotated[
-        Path | None,
-        Option("The target's checkpoint.", CHECKPOINTS, "DIR|FILE.gguf", recorded=False),
-    ] = None
-    draft_dir: Annotated[
-        Path | None, Option("The draft head's checkpoint.", CHECKPOINTS, "DIR", recorded=False)
-    ] = None
-    drafter: Annotated[
-        DrafterName,
-        Option("The drafter's kind. auto: the kind of the head, or ngram without a head.",
-               CHECKPOINTS),
-    ] = "auto"  # fmt: skip
-    tap_layers: Annotated[
-        tuple[int, ...] | None,
-        Option("Layers whose hidden states the head reads, counted as layers already applied.",
-               CHECKPOINTS, "A,B,C", commas=True),
-    ] = None  # fmt: skip
-    load_format: Annotated[
-        Literal["auto", "dummy"],
-        Option("dummy: the whole geometry with random weights.", CHECKPOINTS),
-    ] = "auto"
-    dummy_layers: Annotated[
-        int | None, Option("Only the first N layers of a dummy.", CHECKPOINTS, "N", least=1)
-    ] = None
-    output_dir: Annotated[
-        Path | None, Option("Default: ./NAME-BACKEND.", PROGRAM, "DIR", recorded=False)
-    ] = None
-    backend: Annotated[
-        Backend,
-        Option("auto: cuda where there is a GPU, else xnnpack.", PROGRAM),
-    ] = "auto"
-    attention: Annotated[
-        Attention | None,
-        Option("The operators that read KV caches: the project's for CUDA, or PyTorch's.",
-               PROGRAM, shown=False),
-    ] = None  # fmt: skip
-    chain_len: Annotated[
-        int | None,
-        Option("Default number of draft tokens per round.", PROGRAM, "K", least=1, most=15),
-    ] = None
-    max_seq_len: Annotated[
-        int | None,
-        Option("Context of a sequence, in tokens.", PROGRAM, "N", least=16, most=2**20),
-    ] = None
-    max_prefill: Annotated[
-        int | None,
-        Option("Longest prefill chunk, in tokens. Default: 1536 for cuda, 512 for xnnpack.",
-               PROGRAM, "N", least=1, most=65536),
-    ] = None  # fmt: skip
-    max_batch_size: Annotated[
-        int, Option("Sequences that the KV caches hold.", PROGRAM, "B", least=1, most=64)
-    ] = 1
-    cpu_weights: Annotated[
-        Literal["float32", "int8", "int4"],
-        Option("Weights of xnnpack's linears. int8 and int4 quantize activations to INT8, too.",
-               WEIGHTS),
-    ] = "float32"  # fmt: skip
-    quantize: Annotated[
-        Scheme | None,
-        Option("Quantize the target's dense linears to INT4.", WEIGHTS),
-    ] = None
+    target_model: Annotated[str | None, Option(
+        "A name that eagle-inspect targets lists, or auto: the model_type in config.json.",
+        CHECKPOINTS, "NAME")] = None  # fmt: skip
+    target_dir: Annotated[Path | None, Option(
+        "The target's checkpoint.", CHECKPOINTS, "DIR|FILE.gguf",
+        recorded=False)] = None  # fmt: skip
+    draft_dir: Annotated[Path | None, Option(
+        "The draft head's checkpoint.", CHECKPOINTS, "DIR", recorded=False)] = None  # fmt: skip
+    drafter: Annotated[DrafterName, Option(
+        "The drafter's kind. auto: the kind of the head, or ngram without a head.",
+        CHECKPOINTS)] = "auto"  # fmt: skip
+    tap_layers: Annotated[tuple[int, ...] | None, Option(
+        "Layers whose hidden states the head reads, counted as layers already applied.",
+        CHECKPOINTS, "A,B,C", commas=True)] = None  # fmt: skip
+    load_format: Annotated[Literal["auto", "dummy"], Option(
+        "dummy: the whole geometry with random weights.", CHECKPOINTS)] = "auto"  # fmt: skip
+    dummy_layers: Annotated[int | None, Option(
+        "Only the first N layers of a dummy.", CHECKPOINTS, "N", least=1)] = None  # fmt: skip
+    output_dir: Annotated[Path | None, Option(
+        "Default: ./NAME-BACKEND.", PROGRAM, "DIR", recorded=False)] = None  # fmt: skip
+    backend: Annotated[Backend, Option(
+        "auto: cuda where there is a GPU, else xnnpack.", PROGRAM)] = "auto"  # fmt: skip
+    attention: Annotated[Attention | None, Option(
+        "The operators that read KV caches: the project's for CUDA, or PyTorch's.", PROGRAM,
+        shown=False)] = None  # fmt: skip
+    chain_len: Annotated[int | None, Option(
+        "Default number of draft tokens per round.", PROGRAM, "K", least=1,
+        most=15)] = None  # fmt: skip
+    max_seq_len: Annotated[int | None, Option(
+        "Context of a sequence, in tokens.", PROGRAM, "N", least=16,
+        most=2**20)] = None  # fmt: skip
+    max_prefill: Annotated[int | None, Option(
+        "Longest prefill chunk, in tokens. Default: 1536 for cuda, 512 for xnnpack.", PROGRAM, "N",
+        least=1, most=65536)] = None  # fmt: skip
+    max_batch_size: Annotated[int, Option(
+        "Sequences that the KV caches hold.", PROGRAM, "B", least=1, most=64)] = 1  # fmt: skip
+    cpu_weights: Annotated[Literal["float32", "int8", "int4"], Option(
+        "Weights of xnnpack's linears. int8 and int4 quantize activations to INT8, too.",
+        WEIGHTS)] = "float32"  # fmt: skip
+    quantize: Annotated[Scheme | None, Option(
+        "Quantize the target's dense linears to INT4.", WEIGHTS)] = None  # fmt: skip
     draft_quant: Annotated[Quant, Option("Quantize the head's linears.", WEIGHTS)] = "none"
     table_quant: Annotated[Quant, Option("Quantize the target's output table.", WEIGHTS)] = "none"
-    inputs: Annotated[
-        Literal["text", "text,image"], Option("What prompts may contain.", IMAGES)
-    ] = "text"
-    image_tokens: Annotated[
-        tuple[int, ...] | None,
-        Option("Most tokens of an image: 70, 140, 280, 560 or 1120, or several of them, the "
-               "default first. Default: the checkpoint's.", IMAGES, "N,...", commas=True),
-    ] = None  # fmt: skip
-    check_only: Annotated[
-        bool,
-        Option("Trace the methods and check their graphs, cuda's unless --backend is given. "
-               "Lower and write nothing.", RUN, recorded=False),
-    ] = False  # fmt: skip
-    no_self_test: Annotated[
-        bool, Option("Skip the self-test, which ranks readings of the head.", RUN)
-    ] = False
-    self_test_prompts: Annotated[
-        Path | None,
-        Option("Prompts of the self-test, a JSON Lines file.", RUN, recorded=False, shown=False),
-    ] = None
-    jobs: Annotated[
-        int,
-        Option("Processes that lower methods for cuda in parallel. xnnpack uses one.", RUN, "N",
-               least=1, recorded=False),
-    ] = 1  # fmt: skip
-    reproduce: Annotated[
-        Path | None,
-        Option("Repeat a recorded export and report what differs.", RUN, "manifest.json",
-               recorded=False),
-    ] = None  # fmt: skip
-    as_json: Annotated[
-        bool,
-        Option("Print the result of --reproduce as JSON.", RUN, flag="--json", recorded=False),
-    ] = False
+    inputs: Annotated[Literal["text", "text,image"], Option(
+        "What prompts may contain.", IMAGES)] = "text"  # fmt: skip
+    image_tokens: Annotated[tuple[int, ...] | None, Option(
+        "Most tokens of an image: 70, 140, 280, 560 or 1120, or several of them, the default "
+        "first. Default: the checkpoint's.", IMAGES, "N,...", commas=True)] = None  # fmt: skip
+    check_only: Annotated[bool, Option(
+        "Trace the methods and check their graphs, cuda's unless --backend is given. Lower and "
+        "write nothing.", RUN, recorded=False)] = False  # fmt: skip
+    no_self_test: Annotated[bool, Option(
+        "Skip the self-test, which ranks readings of the head.", RUN)] = False  # fmt: skip
+    self_test_prompts: Annotated[Path | None, Option(
+        "Prompts of the self-test, a JSON Lines file.", RUN, recorded=False,
+        shown=False)] = None  # fmt: skip
+    jobs: Annotated[int, Option(
+        "Processes that lower methods for cuda in parallel. xnnpack uses one.", RUN, "N", least=1,
+        recorded=False)] = 1  # fmt: skip
+    reproduce: Annotated[Path | None, Option(
+        "Repeat a recorded export and report what differs.", RUN, "manifest.json",
+        recorded=False)] = None  # fmt: skip
+    as_json: Annotated[bool, Option(
+        "Print the result of --reproduce as JSON.", RUN, flag="--json",
+        recorded=False)] = False  # fmt: skip
 
     def __post_init__(self) -> None:
         check_fields(self)

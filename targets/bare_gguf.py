@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.common.process import held_stderr
+from eagle_aot.common.process import captured_stderr
 from eagle_aot.targets.decoder.rope import LLAMA3, Rope
 from eagle_aot.targets.weight_files.gguf_file import LLAMA, GgufFile
 
@@ -93,12 +93,12 @@ class BareGguf:
         named = [self.weights.field(f"tokenizer.ggml.{key}") for key in STOP_KEYS]
         tokens = self.weights.field("tokenizer.ggml.tokens") or ()
         types = self.weights.field("tokenizer.ggml.token_type") or ()
-        known = [
+        known_stops = [
             number
             for number, (token, kind) in enumerate(zip(tokens, types, strict=False))
             if kind == CONTROL and token in STOP_TEXTS
         ]
-        return list(dict.fromkeys(token for token in (*named, *known) if token is not None))
+        return list(dict.fromkeys(token for token in (*named, *known_stops) if token is not None))
 
     @cached_property
     def tokenizer_directory(self) -> Path:
@@ -123,7 +123,7 @@ class BareGguf:
         if not link.is_symlink():
             link.symlink_to(self.path.absolute())
         try:
-            with held_stderr():
+            with captured_stderr():
                 config = AutoConfig.from_pretrained(
                     directory, gguf_file=link.name, local_files_only=True, trust_remote_code=False
                 )

@@ -62,8 +62,8 @@ def write_tokenizer(file: GgufFile, directory: Path, way_out: str) -> None:
     """
     kind = file.field(f"{PREFIX}model")
     if kind not in BUILDERS:
-        known = ", ".join(BUILDERS)
-        raise UnsupportedError(f"{file.path}: tokenizer {kind!r}: known are {known}: {way_out}")
+        supported = ", ".join(BUILDERS)
+        raise UnsupportedError(f"{file.path}: tokenizer {kind!r}: known are {supported}: {way_out}")
     _check_keys(file, way_out)
     vocabulary = Vocabulary(file)
     try:

@@ -64,14 +64,14 @@ class Step:
     - `moves` int64 [B, TAIL]: current slots of the TAIL tokens before the first row. Before the
       rows are stored, these entries are copied to the slots of their positions. -1: nothing to
       copy. A slot that is copied to may be a source only of itself. None: nothing to copy at all.
-    - `splits_keys`: attend through the split-K operator for few rows.
+    - `use_splitk`: attend through the split-K operator for few rows.
     """
 
     positions: Tensor
     sequences: Tensor
     tail: Tensor
     moves: Tensor | None = None
-    splits_keys: bool = False
+    use_splitk: bool = False
 
     @property
     def row_positions(self) -> Tensor:
@@ -101,13 +101,13 @@ class ChunkEmbeds:
 class PromptChunk:
     """Rows at consecutive positions `input_pos` int64 [T] of one `sequence` int64 [1].
 
-    Slot equals position, and a row sees every position before it. With `streams_keys` layers attend
-    through the operator for prompts. `embeds` replaces some rows by embeddings.
+    Slot equals position, and a row sees every position before it. With `use_prompt_kernel` layers
+    attend through the operator for prompts. `embeds` replaces some rows by embeddings.
     """
 
     input_pos: Tensor
     sequence: Tensor
-    streams_keys: bool = False
+    use_prompt_kernel: bool = False
     embeds: ChunkEmbeds | None = None
 
     @property
@@ -144,8 +144,8 @@ def chain_tail(positions: Tensor) -> Tensor:
     return (positions.unsqueeze(-1) + offsets).clamp(min=-1)
 
 
-def chain_step(input_pos: Tensor, splits_keys: bool = False) -> Step:
+def chain_step(input_pos: Tensor, use_splitk: bool = False) -> Step:
     """Return consecutive rows of the first sequence, `input_pos` int64 [T], as a step."""
     positions = input_pos.unsqueeze(0)
     first = torch.zeros(1, dtype=torch.int64, device=input_pos.device)
-    return Step(positions, first, chain_tail(positions), splits_keys=splits_keys)
+    return Step(positions, first, chain_tail(positions), use_splitk=use_splitk)

@@ -43,6 +43,6 @@ def without_checkpoint(
     return NgramDraft(target.vocab_size), {}
 
 
-def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
     """Return no methods."""
     return {}

@@ -56,11 +56,11 @@ class DrafterKind(Protocol):
         """
 
     def methods(
-        self, pair: "Pair", lengths: "MethodLengths", splits_keys: bool
+        self, pair: "Pair", lengths: "MethodLengths", use_splitk: bool
     ) -> "dict[str, MethodSpec]":
         """Return the methods that the drafter adds to the target's, in the order of their use.
 
-        With `splits_keys`, methods of few rows read caches by the project's operator if it has a
+        With `use_splitk`, methods of few rows read caches by the project's operator if it has a
         kernel for their shapes.
         """
 

@@ -49,7 +49,7 @@ def check_graphs(
         if method.few_rows:  # a whole prompt may pay for what a round may not
             check_weight_sized(name, program)
     for name, method in methods.items():
-        if method.splits_keys:
+        if method.use_splitk:
             check_attention_route(name, programs[name], caches, few_rows=method.few_rows)
     check_features(programs, methods)
     check_shared_tensors(programs)

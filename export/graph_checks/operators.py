@@ -100,14 +100,14 @@ GUARDS = frozenset(
 def check_operators(name: str, program: ExportedProgram) -> None:
     """Raise ExportError unless all operators are allowed, in a form that needs no torch kernel."""
     for node in calls(program):
-        where = f"{name}: operator {node.target} at {node.name}"
+        location = f"{name}: operator {node.target} at {node.name}"
         if not _is_allowed(node):
             raise ExportError(
-                f"{where} is not known to lower to a kernel of the program's own; "
+                f"{location} is not known to lower to a kernel of the program's own; "
                 "one that does belongs in export/graph_checks/operators.py"
             )
         if problem := _fallback(node):
-            raise ExportError(f"{where}: {problem}")
+            raise ExportError(f"{location}: {problem}")
 
 
 def check_matmuls(name: str, program: ExportedProgram) -> None:
@@ -119,14 +119,14 @@ def check_matmuls(name: str, program: ExportedProgram) -> None:
         kind = operator_name(node)
         if kind not in FACTORS:
             continue
-        where = f"{name}: operator {node.target} at {node.name}: a product of"
+        location = f"{name}: operator {node.target} at {node.name}: a product of"
         inputs = [x for source in node.all_input_nodes for x in tensors(source)]
         dtypes = sorted({str(x.dtype).removeprefix("torch.") for x in inputs})
         if len(dtypes) != 1 or inputs[0].dtype not in FACTOR_DTYPES:
-            raise ExportError(f"{where} {' and '.join(dtypes)}")
+            raise ExportError(f"{location} {' and '.join(dtypes)}")
         ranks = [argument_tensor(node.args[position]).ndim for position in FACTORS[kind]]
         if not all(rank in (2, 3) for rank in ranks):
-            raise ExportError(f"{where} {ranks[0]} and {ranks[1]} dimensions")
+            raise ExportError(f"{location} {ranks[0]} and {ranks[1]} dimensions")
 
 
 def _is_allowed(node: Node) -> bool:

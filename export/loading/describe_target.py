@@ -72,11 +72,11 @@ def formats(matrices: list[StoredMatrix]) -> list[dict[str, Any]]:
         {
             "what": what,
             "stored": kind,
-            "held": held,
+            "held": loaded_as,
             "count": len(group),
             "bytes": sum(matrix.bytes for matrix in group),
         }
-        for (what, kind, held), group in sorted(groups.items())
+        for (what, kind, loaded_as), group in sorted(groups.items())
     ]
 
 
@@ -132,9 +132,9 @@ def dense_line(spec: ExportSpec, path: Path, dtype: torch.dtype) -> str:
         return ""
     groups = ", ".join(f"{_counted(group)} in {group['stored']}" for group in formats(dense))
     stored = sum(matrix.bytes for matrix in dense) / MB
-    held = sum(matrix.elements for matrix in dense) * dtype.itemsize / MB
+    dense_size = sum(matrix.elements for matrix in dense) * dtype.itemsize / MB
     name = str(dtype).removeprefix("torch.")
-    return f"held dense: {groups}: {stored:.1f} MB in the file, {held:.1f} MB in {name}"
+    return f"held dense: {groups}: {stored:.1f} MB in the file, {dense_size:.1f} MB in {name}"
 
 
 def _is_quantised(matrix: StoredMatrix, spec: ExportSpec) -> bool:

@@ -26,15 +26,15 @@ GENERATION_CONFIG = "generation_config.json"
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
 """Files of a checkpoint that are recorded in addition to its weights and tokenizer."""
 
-NOWHERE = CheckpointIdentity(directory=None, files={})
+NO_CHECKPOINT = CheckpointIdentity(directory=None, files={})
 """The identity of random weights."""
 
 
 class Provenance:
-    """Reads both directories of a pair; each property is read on first use and then cached.
+    """Reads both directories of a pair.
 
-    Only hashes take long, because every byte is read. A dummy may have a target's directory, for
-    its tokenizer.
+    Each file is read once, on first use. Hashing reads every byte; the rest is fast. A dummy
+    may have a target's directory, for its tokenizer.
     """
 
     def __init__(self, target_dir: Path | None, draft_dir: Path | None, is_dummy: bool) -> None:
@@ -72,12 +72,12 @@ class Provenance:
 
     @cached_property
     def image_tokens(self) -> int:
-        """The default limit of an image's rows. Raises CheckpointError for a number that no model
-        supports."""
+        """Default maximum number of rows of an image. Raises CheckpointError for a number that no
+        model supports."""
         rows = self._processor.max_soft_tokens
         if rows not in SOFT_TOKENS:
-            known = ", ".join(map(str, SOFT_TOKENS))
-            raise CheckpointError(f"{self.processor_file}: max_soft_tokens {rows}, not {known}")
+            supported = ", ".join(map(str, SOFT_TOKENS))
+            raise CheckpointError(f"{self.processor_file}: max_soft_tokens {rows}, not {supported}")
         return rows
 
     @cached_property
@@ -133,7 +133,7 @@ def identity(directory: Path | None) -> CheckpointIdentity:
     """Return the name of a checkpoint's directory, and the records of its config, indices and
     weights. A target's tokenizer is in the artifact, so it is not recorded here."""
     if directory is None:
-        return NOWHERE
+        return NO_CHECKPOINT
     configs = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
     files = file_records([*configs, *weight_files(directory)])
     return CheckpointIdentity(directory=directory.absolute().name, files=files)

@@ -14,7 +14,7 @@ from typing import Any
 
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
-from eagle_aot.common.process import held_stderr
+from eagle_aot.common.process import captured_stderr
 from eagle_aot.common.prompts import Message
 from eagle_aot.common.strict_json import read_object
 from eagle_aot.common.tokenizer import (
@@ -148,7 +148,7 @@ def check_settings(directory: Path) -> None:
 def _read_by_transformers(directory: Path) -> Any:
     from transformers import AutoTokenizer  # slow to import
 
-    with held_stderr():
+    with captured_stderr():
         return AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )

@@ -85,17 +85,18 @@ def multiprocessors() -> int:
     return torch.cuda.get_device_properties().multi_processor_count
 
 
-def untried(backend: str) -> str:
+def untested_gpu_warning(backend: str) -> str:
     """Return a line to print where the kernels have not been run on GPUs like this one, else ""."""
     if backend != CUDA or capability() == H100:
         return ""
     return (
-        f"compute capability {spelt(capability())}: the kernels compile for it, "
-        f"but have been run only on {spelt(H100)}: check the artifact with eagle-check --rows"
+        f"compute capability {format_capability(capability())}: the kernels compile for it, "
+        f"but have been run only on {format_capability(H100)}: "
+        "check the artifact with eagle-check --rows"
     )
 
 
-def spelt(compute_capability: tuple[int, int]) -> str:
+def format_capability(compute_capability: tuple[int, int]) -> str:
     """Return a compute capability as people write it: (9, 0) as "9.0"."""
     major, minor = compute_capability
     return f"{major}.{minor}"
@@ -109,10 +110,10 @@ def check_cuda() -> None:
             "machine shows none (--check-only needs no GPU, --backend xnnpack runs anywhere)"
         )
     if capability() not in SHARED_MEMORY:
-        supported = ", ".join(map(spelt, SHARED_MEMORY))
+        supported = ", ".join(map(format_capability, SHARED_MEMORY))
         raise UnsupportedError(
             "--backend cuda: the kernels are made for GPUs of compute capability "
-            f"{supported}, not for {spelt(capability())}: use --backend xnnpack"
+            f"{supported}, not for {format_capability(capability())}: use --backend xnnpack"
         )
     from torch.utils.cpp_extension import CUDA_HOME
 

@@ -63,7 +63,7 @@ class Job:
 
     pair: Pair
     lengths: MethodLengths
-    splits_keys: bool
+    use_splitk: bool
     threads: int
 
 
@@ -152,7 +152,7 @@ def take_compiled(
     name = CudaBackend.method_name_from_compile_specs(specs)
     compiled = futures[name].result()
     if compiled.graph != graph_digest(program):
-        raise ExportError(f"lowering failed: {name} has another graph elsewhere: use --jobs 1")
+        raise ExportError(f"a worker process traced a different graph for {name}: use --jobs 1")
     device = CudaBackend.get_device_name()
     collector.add_preprocess_result(compiled.result, compiled.weights, device)
     return compiled.result
@@ -237,7 +237,7 @@ def compile_method(job: Job, name: str, directory: Path) -> Compiled:
     config.compile_threads = job.threads
     torch.set_num_threads(job.threads)
     with as_export_error("tracing failed"):
-        specs = method_specs(job.pair, job.lengths, job.splits_keys)
+        specs = method_specs(job.pair, job.lengths, job.use_splitk)
         programs = trace_methods({name: specs[name]}, job.lengths.max_batch_size, CUDA)
     compiled: list[Compiled] = []
     replacements: dict[Any, Replacement] = {

@@ -102,7 +102,7 @@ def joined_passes(passes: Callable[[EdgeCompileConfig], tuple[list[Any], list[An
     """
 
     def few_passes(config: EdgeCompileConfig) -> tuple[list[Any], list[Any]]:
-        before = [
+        passes_before = [
             ReplaceSymSizeOpPass,
             TensorOperands,
             RemoveNoopPass,
@@ -110,6 +110,6 @@ def joined_passes(passes: Callable[[EdgeCompileConfig], tuple[list[Any], list[An
             RemoveToCopyPass,
             FoldRedundantDequantizeQuantizePass,
         ]
-        return [each() for each in before], passes(config)[1]
+        return [each() for each in passes_before], passes(config)[1]
 
     return few_passes

@@ -169,7 +169,7 @@ def describe_encoder(pair: Pair) -> dict[str, Any]:
 
 def attention(method: MethodSpec) -> str:
     """Return the name of the operator that reads the method's caches."""
-    if not method.splits_keys:
+    if not method.use_splitk:
         return STOCK
     return SPLITK if method.few_rows else PROMPT
 

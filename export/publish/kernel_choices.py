@@ -124,7 +124,7 @@ def copy_rows(node: Node) -> dict[str, Any]:
 
 
 def shape(node: Node, position: int) -> tuple[Any, ...]:
-    """Return the shape of a tensor argument."""
+    """Return the shape of the tensor argument at `position`."""
     return tuple(argument_tensor(node.args[position]).shape)
 
 

@@ -51,7 +51,7 @@ def check_disk(output_dir: Path, needed: int) -> None:
 
 
 def _not_ours(directory: Path) -> str | None:
-    """Return the name of a file that does not belong to an artifact with a manifest, if any."""
+    """Return the name of a file that the manifest does not list."""
     names = sorted(path.name for path in directory.iterdir())
     try:
         listed = read_object(directory / MANIFEST)["files"] if names else {}
@@ -62,7 +62,7 @@ def _not_ours(directory: Path) -> str | None:
 
 
 @contextmanager
-def appearing(output_dir: Path) -> Iterator[Path]:
+def atomic_output_dir(output_dir: Path) -> Iterator[Path]:
     """Yield a directory to write into, which becomes `output_dir` when the block succeeds.
 
     Until then it is a hidden directory next to it, locked while its process lives, and removed if
@@ -96,7 +96,7 @@ def appearing(output_dir: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Lock `directory` against other exports while names change."""
+    """Lock the directory against other exports while renaming."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -142,7 +142,7 @@ def moved(pair: nn.Module, device: torch.device) -> Iterator[None]:
     homes: list[dict[str, Any]] = [
         home for m in pair.modules() for home in (m._parameters, m._buffers)
     ]
-    before = [dict(home) for home in homes]
+    saved = [dict(home) for home in homes]
     copies: dict[tuple[int, torch.Size, tuple[int, ...]], Tensor] = {}
     try:
         for home in homes:
@@ -151,7 +151,7 @@ def moved(pair: nn.Module, device: torch.device) -> Iterator[None]:
                     home[name] = _copy(tensor, device, copies)
         yield
     finally:
-        for home, tensors in zip(homes, before, strict=True):
+        for home, tensors in zip(homes, saved, strict=True):
             home.update(tensors)
 
 

@@ -58,13 +58,13 @@ def peak_memory(executor: Executor, peak: int, in_use_before: int) -> dict[str, 
 
 
 def all_parts(
-    parts: Mapping[str, int], peak: int, reserved: int, before: int, in_use: int
+    parts: Mapping[str, int], peak: int, reserved: int, in_use_before: int, in_use: int
 ) -> dict[str, int]:
     """Add to the permanent `parts` the workspace up to the peak, what PyTorch reserves on top, what
-    was in use `before` the artifact was opened, and the rest of `in_use`."""
+    was in use before the artifact was opened, and the rest of `in_use`."""
     return dict(parts) | {
         WORKSPACE: peak - sum(parts.values()),
         KEPT: reserved - peak,
-        CONTEXT: before,
-        REST: in_use - reserved - before,
+        CONTEXT: in_use_before,
+        REST: in_use - reserved - in_use_before,
     }

@@ -32,8 +32,8 @@ def headlines(results: Results) -> Iterator[str]:
     """Yield artifact, machine, memory and prefill, a line each."""
     setup = results.setup
     graphs = " with CUDA graphs" if setup.cuda_graphs else ""
-    where = f"{setup.executor}{graphs}, {setup.device}, {setup.drafter}"
-    yield f"[bold]{escape(setup.artifact)}[/bold], {where}"
+    setting = f"{setup.executor}{graphs}, {setup.device}, {setup.drafter}"
+    yield f"[bold]{escape(setup.artifact)}[/bold], {setting}"
     yield f"reads {results.read_bandwidth / 1e9:,.1f} GB/s; medians of {setup.repeats} samples"
     memory = (f"{part} {gigabytes(size)}" for part, size in results.peak_memory.items())
     yield f"peak memory: {', '.join(memory)}"

@@ -146,8 +146,9 @@ class RowCheck:
         forwards = []
         for position in (self.context + row for row in rows):
             tokens = self._text[:, position : position + 1]
-            where = self._tensor([position]), self._tensor([sequence])
-            forwards.append(self._verify(chain_rows(tokens, *where, self.runner.constants.tail)))
+            first, index = self._tensor([position]), self._tensor([sequence])
+            step_rows = chain_rows(tokens, first, index, self.runner.constants.tail)
+            forwards.append(self._verify(step_rows))
         return Forward(*(torch.cat(outputs, dim=1) for outputs in zip(*forwards, strict=True)))
 
     def _verify(self, step: StepRows) -> Forward:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.memory import shortage
-from eagle_aot.common.process import held_stderr
+from eagle_aot.common.process import captured_stderr
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.program.pte import CudaMethod
 
@@ -136,7 +136,7 @@ class CompiledMethod:
 
     def _call(self, name: str, *arguments: object) -> None:
         function = self._function(name)
-        with held_stderr() as printed:
+        with captured_stderr() as printed:
             if function(*arguments) != 0:
                 raise self._failure(name, printed())
 

@@ -20,7 +20,7 @@ from torch.torch_version import TorchVersion
 from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest
 from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
-from eagle_aot.common.process import held_stderr
+from eagle_aot.common.process import captured_stderr
 from eagle_aot.common.threads import torch_threads
 from eagle_aot.runtime_runner.program.executor import Call, check_memory
 
@@ -129,5 +129,5 @@ def native_stderr_muted() -> Iterator[None]:
     It writes through Python's stream and through the file descriptor.
     """
     sys.stderr.flush()
-    with redirect_stderr(io.StringIO()), held_stderr():
+    with redirect_stderr(io.StringIO()), captured_stderr():
         yield

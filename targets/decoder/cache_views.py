@@ -87,7 +87,7 @@ class StepView:
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the split-K operator."""
         servable = dtype == cache.k.dtype and sdpa_splitk.is_servable(heads, cache.k)
-        return self.step.splits_keys and servable
+        return self.step.use_splitk and servable
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """Attend with `q` [1, B * T, heads, head_dim] to what is stored; same shape and dtype."""
@@ -159,7 +159,7 @@ class PromptView:
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the operator for prompts."""
         servable = dtype == cache.k.dtype and sdpa_prompt.is_servable(heads, cache.k)
-        return self.chunk.streams_keys and servable
+        return self.chunk.use_prompt_kernel and servable
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """Attend with `q` [1, T, heads, head_dim] to what is stored; same shape and dtype."""
@@ -193,11 +193,12 @@ def view_of(rows: Rows, cache: KVCache) -> View:
 def copy_rows(caches: Iterable[KVCache], source: PromptChunk, target: PromptChunk) -> None:
     """Copy the entries at the positions of `source` to the same positions of another sequence.
 
-    If `target.streams_keys`, each cache is copied by one operator, for programs on a GPU. In a ring
-    the slots of the positions are copied, which may hold later positions than those of `source`.
+    If `target.use_prompt_kernel`, each cache is copied by one operator, for programs on a GPU. In
+    a ring the slots of the positions are copied, which may hold later positions than those of
+    `source`.
     """
     copy = copy_rows_operator.copy_rows
-    if not target.streams_keys:
+    if not target.use_prompt_kernel:
         copy = copy_rows_operator.copy_rows_reference
     slots: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     for cache in caches:

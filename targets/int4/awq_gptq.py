@@ -93,12 +93,12 @@ def module_config(config: ConfigSection, module: str) -> ConfigSection:
         matches = [p for p in patterns if re.match(p.removeprefix("+:"), module)]
     except re.error as error:
         raise CheckpointError(f"{config.where}: {MODULES}: {error}") from error
-    own = config.section(MODULES).section(matches[0]).values if matches else {}
-    own = {**own, **config.section(EXTRA).section(module).values}
-    spelled = [keys for keys in (BITS_KEYS, GROUP_KEYS) if any(key in own for key in keys)]
+    overrides = config.section(MODULES).section(matches[0]).values if matches else {}
+    overrides = {**overrides, **config.section(EXTRA).section(module).values}
+    spelled = [keys for keys in (BITS_KEYS, GROUP_KEYS) if any(key in overrides for key in keys)]
     replaced = {key for keys in spelled for key in keys}
     values = {key: value for key, value in config.values.items() if key not in replaced}
-    return ConfigSection(values | own, config.where)
+    return ConfigSection(values | overrides, config.where)
 
 
 def check_module(config: ConfigSection, module: str) -> None:

@@ -85,16 +85,16 @@ def _check_order(checkpoint: Checkpoint, module: str, group_size: int) -> None:
 
 
 def _check_group(name: str, group: ConfigSection, default_format: str) -> None:
-    where = f"compressed-tensors group {name!r}"
+    label = f"compressed-tensors group {name!r}"
     weights = group.section("weights")
     layout = group.text("format", default_format)
     if layout != "pack-quantized":
-        raise UnsupportedError(f"{where}: format {layout!r}, only 'pack-quantized' is read")
+        raise UnsupportedError(f"{label}: format {layout!r}, only 'pack-quantized' is read")
     if weights.values.get("num_bits") != 4 or weights.values.get("type") != "int":
         kind = f"{weights.values.get('type')}{weights.values.get('num_bits')}"
-        raise UnsupportedError(f"{where}: {kind} weights, only int4 is read")
+        raise UnsupportedError(f"{label}: {kind} weights, only int4 is read")
     strategy = weights.text("strategy", "")
     if strategy not in ("group", "channel"):
-        raise UnsupportedError(f"{where}: strategy {strategy!r}")
+        raise UnsupportedError(f"{label}: strategy {strategy!r}")
     if group.has("input_activations") or group.has("output_activations"):
-        raise UnsupportedError(f"{where}: quantised activations, only weight-only is read")
+        raise UnsupportedError(f"{label}: quantised activations, only weight-only is read")

@@ -65,8 +65,10 @@ def format_of(checkpoint: Checkpoint) -> QuantFormat | None:
     if method in AUTO_ROUND:
         packing = config.text("packing_format", next(iter(PACKINGS)))
         if packing not in PACKINGS:
-            known = ", ".join(PACKINGS)
-            raise UnsupportedError(f"auto-round's packing_format {packing!r}: known are {known}")
+            supported = ", ".join(PACKINGS)
+            raise UnsupportedError(
+                f"auto-round's packing_format {packing!r}: known are {supported}"
+            )
         method = PACKINGS[packing]
     if method == IN_THE_FILE:
         return None

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.common.command import eagle_command
-from eagle_aot.common.process import AGAIN, held_stderr, persistent_interrupts
+from eagle_aot.common.process import RETRY_SECONDS, captured_stderr, persistent_interrupts
 
 
 def test_stderr_is_passed_on_where_the_block_ends_well(capfd: pytest.CaptureFixture[str]) -> None:
-    with held_stderr() as said:
+    with captured_stderr() as said:
         os.write(2, b"one ")
         assert capfd.readouterr().err == ""
         assert said() == "one "
@@ -26,7 +26,7 @@ def test_stderr_is_passed_on_where_the_block_ends_well(capfd: pytest.CaptureFixt
 
 
 def test_stderr_is_dropped_where_the_block_raises(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="better"), held_stderr():
+    with pytest.raises(ValueError, match="better"), captured_stderr():
         os.write(2, b"worse\n")
         raise ValueError("better")
     os.write(2, b"after\n")
@@ -38,7 +38,7 @@ def test_threads_take_turns(capfd: pytest.CaptureFixture[str]) -> None:
     inside, others = Event(), []
 
     def hold(text: bytes) -> None:
-        with held_stderr():
+        with captured_stderr():
             inside.wait(0.05)
             os.write(2, text)
 
@@ -115,4 +115,4 @@ def test_other_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_was_swallowed_at_the_very_end_comes_too_late() -> None:
     with persistent_interrupts():
         drop_something()
-    time.sleep(2 * AGAIN)  # where an interrupt would be raised
+    time.sleep(2 * RETRY_SECONDS)  # where an interrupt would be raised

@@ -54,7 +54,7 @@ def test_only_long_stages_are_printed_without_a_terminal(
     with Progress().stage("load"):
         pass
     assert capfd.readouterr() == ("", "")
-    monkeypatch.setattr(progress_module, "LONG", 0.0)
+    monkeypatch.setattr(progress_module, "LOG_AFTER_SECONDS", 0.0)
     with Progress().stage("lower"):
         pass
     output, errors = capfd.readouterr()

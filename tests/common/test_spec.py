@@ -133,4 +133,4 @@ def test_option_of_one_value_that_is_given_twice_is_a_usage_error() -> None:
     words = ["--model=a", "--length", "16", "--length=20"]
     result = CliRunner().invoke(spec_command(Example)(print), words)
     assert result.exit_code == 2
-    assert result.stderr.endswith("Error: --length: given twice, and takes one value\n")
+    assert result.stderr.endswith("Error: --length: may be given only once\n")

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from eagle_aot.artifact import NGRAM, TARGET_METHODS, Manifest
 from eagle_aot.export import cli as export
-from eagle_aot.export.loading.provenance import NOWHERE
+from eagle_aot.export.loading.provenance import NO_CHECKPOINT
 from eagle_aot.lab.bench import cli as bench
 from eagle_aot.lab.bench import rounds
 from eagle_aot.lab.checks import cli as check
@@ -111,7 +111,7 @@ def test_the_manifest_describes_a_target_alone(alone_artifact: Path) -> None:
     assert (manifest.drafter, manifest.options["drafter"]) == (NGRAM, NGRAM)
     assert tuple(manifest.methods) == tuple(manifest.shapes) == TARGET_METHODS
     assert manifest.caches and all(name.startswith("target.") for name in manifest.caches)
-    assert manifest.draft == NOWHERE and manifest.self_test is None
+    assert manifest.draft == NO_CHECKPOINT and manifest.self_test is None
     assert manifest.constants["get_hidden_size"] == 0
     assert manifest.constants["get_draft_vocab_size"] == 1024
     shown = CliRunner().invoke(check.main, [str(alone_artifact), "--verify"])

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from eagle_aot.artifact import DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
 from eagle_aot.export import pipeline
 from eagle_aot.export.cli import main
-from eagle_aot.export.publish.output_dir import appearing
+from eagle_aot.export.publish.output_dir import atomic_output_dir
 from eagle_aot.export.resolution import ResolvedExport
 from support.refusals import refuses
 
@@ -157,7 +157,7 @@ def test_weights_are_stored_once_for_both_target_methods(tiny_artifact: Path) ->
 
 def test_sigterm_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def export_until_sigterm(resolved: ResolvedExport) -> None:
-        with appearing(resolved.output_dir) as partial:
+        with atomic_output_dir(resolved.output_dir) as partial:
             (partial / "model.pte").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGTERM)
 

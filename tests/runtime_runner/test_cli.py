@@ -34,7 +34,7 @@ def test_generation_has_the_fields_that_were_given_and_flags_replace_params(
     ((), "give one of --prompt, --prompt-file, --prompts-jsonl and --chat"),
     (("--prompt", "a", "--prompt-file", "b"), "give one of --prompt"),
     (("--what",), "No such option '--what'"),
-    (("--prompt", "a", "--prompt", "b"), "--prompt: given twice, and takes one value"),
+    (("--prompt", "a", "--prompt", "b"), "--prompt: may be given only once"),
     (("--prompt", "a", "--n", "0"), "0 is not in the range 1<=x<=128"),
     (("--prompt", "a", "--chain-len", "x"), "'x': must be a whole number or auto"),
     (("--prompt", "a", "--params", "{"), "'{': Input data was truncated"),

@@ -35,11 +35,11 @@ class CacheSimulator:
         self,
         layer: Layer,
         sequences: int = 1,
-        splits_keys: bool = False,
+        use_splitk: bool = False,
         padding: float = 100.0,
         first_token: int = 1,
     ) -> None:
-        self.layer, self.splits_keys, self.padding = layer, splits_keys, padding
+        self.layer, self.use_splitk, self.padding = layer, use_splitk, padding
         spec = CacheSpec(LONGEST, layer.dtype, sequences)
         self.cache = spec.cache(layer.kv_heads, layer.head_dim, layer.window)
         self.texts: list[list[int]] = [[] for _ in range(sequences)]
@@ -61,7 +61,7 @@ class CacheSimulator:
         steps = {sequence: self._text(self.texts[sequence], t) for sequence, t in trees.items()}
         rows = rows or max(map(len, trees.values()))
         case, sequences = self._forward(steps, rows), torch.tensor(list(trees))
-        step = Step(case.positions, sequences, case.tail, self.moves[sequences], self.splits_keys)
+        step = Step(case.positions, sequences, case.tail, self.moves[sequences], self.use_splitk)
         output = self._run(step, case)
         self.moves[sequences] = -1
         self._steps = steps

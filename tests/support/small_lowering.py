@@ -49,7 +49,7 @@ def small_pair() -> Pair:
 
 
 def small_programs(pair: Pair) -> dict[str, ExportedProgram]:
-    return trace_methods(method_specs(pair, LENGTHS, splits_keys=True), SEQUENCES, CUDA)
+    return trace_methods(method_specs(pair, LENGTHS, use_splitk=True), SEQUENCES, CUDA)
 
 
 def in_parallel(
@@ -57,7 +57,7 @@ def in_parallel(
 ) -> AbstractContextManager[Replacement | None]:
     """Compile the pair's methods in processes that run a function of this module."""
     parallel.WORKER = f"from support.small_lowering import {run}; {run}()"
-    job = parallel.Job(pair, LENGTHS, splits_keys=True, threads=1)
+    job = parallel.Job(pair, LENGTHS, use_splitk=True, threads=1)
     return parallel.compiled_in_parallel(
         METHODS, job, jobs=2, directory=directory / "parallel", progress=progress
     )

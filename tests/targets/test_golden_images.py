@@ -70,9 +70,9 @@ def test_an_image_becomes_the_rows_of_transformers(golden: tuple[Path, dict[str,
     directory, case = golden
     vision = load_vision(Checkpoint(directory), 128, torch.float32)
     images = zip(case["input.pixel_values"], case["input.image_position_ids"], strict=True)
-    for streams_keys in (False, True):
+    for use_prompt_kernel in (False, True):
         with torch.no_grad():
-            encoded = [vision(x[None], at[None], streams_keys)[0] for x, at in images]
+            encoded = [vision(x[None], at[None], use_prompt_kernel)[0] for x, at in images]
         counts = [end - first for first, end in spans(directory)]
         rows = torch.cat([rows[:count] for rows, count in zip(encoded, counts, strict=True)])
         assert relative_error(rows, case["expected.image_embeddings"]) < TOLERANCE

@@ -77,14 +77,14 @@ def test_rows_see_only_their_paths_over_many_rounds(
             simulator.accept(sequence, data.draw(st.integers(0, len(tree) - 1)))
 
 
-@pytest.mark.parametrize("splits_keys", [False, True])
+@pytest.mark.parametrize("use_splitk", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_rows_of_a_tree_in_scattered_slots_see_their_paths(window: int, splits_keys: bool) -> None:
+def test_rows_of_a_tree_in_scattered_slots_see_their_paths(window: int, use_splitk: bool) -> None:
     """Both stock operators and the kernel's are used, from several slots of a ring."""
-    dtype = torch.float16 if splits_keys else torch.float32
-    rtol, atol = (0.01, 0.003) if splits_keys else (1e-5, 2e-6)
+    dtype = torch.float16 if use_splitk else torch.float32
+    rtol, atol = (0.01, 0.003) if use_splitk else (1e-5, 2e-6)
     tree = [(-1, 0), (0, 87), (0, 20), (2, 61), (1, 16), (4, 33), (3, 40), (6, 17), (7, 86)]
-    simulator = CacheSimulator(layer(window, dtype), splits_keys=splits_keys)
+    simulator = CacheSimulator(layer(window, dtype), use_splitk=use_splitk)
     for rows in (1, 60, 60, 60):
         simulator.prompt(0, rows)
         output, expected = simulator.step({0: tree})

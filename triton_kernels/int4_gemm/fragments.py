@@ -92,8 +92,8 @@ def _product(left: str, right: str) -> str:
 
 def _fused_sum(left: str, right: str) -> str:
     """Add by a fused operation with the same bits: 1 * left + right."""
-    one = "0x3F803F80"
-    return f"{{ .reg .b32 one; mov.b32 one, {one}; fma.rn.bf16x2 $0, {left}, one, {right}; }}"
+    ones = "0x3F803F80"
+    return f"{{ .reg .b32 one; mov.b32 one, {ones}; fma.rn.bf16x2 $0, {left}, one, {right}; }}"
 
 
 def _fused_product(left: str, right: str) -> str:

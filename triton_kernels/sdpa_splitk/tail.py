@@ -50,7 +50,7 @@ def attend_tails(
     row, item, used = tile_items(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
     q = queries(q_ptr, item, used, D)
     is_row = tl.load(positions_ptr + row, mask=used, other=-1) >= 0
-    own = tl.arange(0, ROW_TILE) // GROUP
+    row_of_query = tl.arange(0, ROW_TILE) // GROUP
     d = tl.arange(0, D)
     k_ptr += (kv_head * caches + cache) * slots * D
     v_ptr += (kv_head * caches + cache) * slots * D
@@ -73,7 +73,7 @@ def attend_tails(
         offset = slot[:, None] * D + d[None, :]
         k = tl.load(k_ptr + offset, mask=present[:, None], other=0.0)
         v = tl.load(v_ptr + offset, mask=present[:, None], other=0.0)
-        visible = present[None, :] & (owner[None, :] == own[:, None])
+        visible = present[None, :] & (owner[None, :] == row_of_query[:, None])
         m_i, l_i, acc = attend(q, k, v, visible, m_i, l_i, acc, SCALE)
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items

@@ -44,18 +44,18 @@ class DFlashBlockMethod(Method):
     draft: DFlashDraft
 
     def forward(self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor) -> Tensor:
-        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        step = Step(positions, sequences, tail, use_splitk=self.use_splitk)
         return self.draft.run(tokens, step)
 
 
-def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
     """Return `dflash_context`, for prompts and accepted tokens, and `dflash_block`.
 
     A head for which the operator for few rows has no kernel keeps the stock attention.
     """
     draft, batch = pair.draft, lengths.max_batch_size
     assert isinstance(draft, DFlashDraft)
-    served = splits_keys and all(is_served(draft, layer) for layer in draft.layers)
+    served = use_splitk and all(is_served(draft, layer) for layer in draft.layers)
     step, caches = step_inputs(batch), caches_of(pair, "draft")
     features = features_input(batch, draft.hidden_size, draft.dtype)
     context = MethodSpec(
@@ -75,7 +75,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
         min_rows=1,
         max_rows=TAIL,
         few_rows=True,
-        splits_keys=served,
+        use_splitk=served,
     )
     return {DFLASH_CONTEXT: context, DFLASH_BLOCK: block}
 

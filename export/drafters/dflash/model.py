@@ -105,7 +105,7 @@ class BlockView(StepView):
             rows.positions[:, -1:].expand_as(rows.positions),
             rows.sequences,
             rows.tail[:, -1:].expand_as(rows.tail),
-            splits_keys=rows.splits_keys,
+            use_splitk=rows.use_splitk,
         )
         super().__init__(whole, cache)
         self._rows = StepView(rows, cache)

@@ -35,7 +35,7 @@ class DraftDecodeMethod(Method):
     def forward(
         self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, features: Tensor
     ) -> tuple[Tensor, Tensor]:
-        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        step = Step(positions, sequences, tail, use_splitk=self.use_splitk)
         return self.draft.run(self.draft.embed(tokens), features, step)
 
 
@@ -59,7 +59,7 @@ class DraftPrefillMethod(Method):
         embeddings: Tensor | None = None,
         is_image: Tensor | None = None,
     ) -> Tensor:
-        chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys)
+        chunk = PromptChunk(input_pos, sequence, use_prompt_kernel=self.use_splitk)
         embedded = self.draft.embed(tokens)
         if embeddings is not None and is_image is not None:
             embedded = torch.where((is_image > 0).unsqueeze(-1), embeddings, embedded)
@@ -67,23 +67,23 @@ class DraftPrefillMethod(Method):
         return input_pos[-1:] + 1
 
 
-def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
     """Return `draft_decode`, which runs a round's slots, and `draft_prefill` for a prompt's slots.
 
     A head whose shape the operator for few rows does not serve keeps the stock attention.
     `draft_prefill` is there where that operator serves the head, and where the head reads images;
     otherwise `draft_decode` runs a prompt's slots as well.
     """
-    return methods_of_slots(DRAFT_DECODE, DraftDecodeMethod, pair, lengths, splits_keys)
+    return methods_of_slots(DRAFT_DECODE, DraftDecodeMethod, pair, lengths, use_splitk)
 
 
 def methods_of_slots(
-    name: str, method: type[Method], pair: Pair, lengths: MethodLengths, splits_keys: bool
+    name: str, method: type[Method], pair: Pair, lengths: MethodLengths, use_splitk: bool
 ) -> dict[str, MethodSpec]:
     """Return the methods of a head whose `method`, called `name`, runs a round's slots."""
     draft, batch = pair.draft, lengths.max_batch_size
     assert isinstance(draft, Eagle3Draft)
-    served = splits_keys and is_served(draft)
+    served = use_splitk and is_served(draft)
     dtype = draft.dtype
     spec = MethodSpec(
         module=method(pair, served),
@@ -93,7 +93,7 @@ def methods_of_slots(
         min_rows=1,
         max_rows=lengths.max_draft,
         few_rows=True,
-        splits_keys=served,
+        use_splitk=served,
     )
     has_prefill = served or reads_images(pair)
     return {name: spec} | (
@@ -101,7 +101,7 @@ def methods_of_slots(
     )
 
 
-def prompt_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> MethodSpec:
+def prompt_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodSpec:
     """Return `draft_prefill`, which is traced and tuned for many rows."""
     draft, rows = pair.draft, lengths.max_prefill
     assert isinstance(draft, Eagle3Draft)
@@ -114,7 +114,7 @@ def prompt_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> Method
             IS_IMAGE: (is_image, {1: ROWS}),
         }
     return MethodSpec(
-        module=DraftPrefillMethod(pair, splits_keys),
+        module=DraftPrefillMethod(pair, use_splitk),
         inputs=inputs,
         outputs={"stored": ("int64", (1,))},
         writes=caches_of(pair, "draft"),

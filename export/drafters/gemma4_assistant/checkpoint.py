@@ -120,7 +120,7 @@ def _clusters(files: AssistantFiles, masked: Centroids) -> Tensor:
     return clusters_of(ordering, masked.centroids.out_features, str(files.directory))
 
 
-def clusters_of(ordering: Tensor, count: int, where: str) -> Tensor:
+def clusters_of(ordering: Tensor, count: int, source: str) -> Tensor:
     """Return the cluster of every token, int64 [V], from `token_ordering` int64 [V], which has the
     V / C token ids of one cluster after another.
 
@@ -128,7 +128,7 @@ def clusters_of(ordering: Tensor, count: int, where: str) -> Tensor:
     """
     vocab_size = len(ordering)
     if not torch.equal(ordering.sort().values, torch.arange(vocab_size)):
-        raise CheckpointError(f"{where}: token_ordering does not name every token once")
+        raise CheckpointError(f"{source}: token_ordering does not name every token once")
     clusters = torch.empty_like(ordering)
     clusters[ordering] = torch.arange(vocab_size) // (vocab_size // count)
     return clusters
@@ -241,8 +241,9 @@ def read_wiring(config: ConfigSection) -> tuple[AssistantWiring, dict[str, str]]
 def _offset(section: ConfigSection, name: str) -> int:
     value = section.values[name]
     if type(value) is not int or value not in OFFSETS[name]:
-        known = ", ".join(map(str, OFFSETS[name]))
-        raise CheckpointError(f"{section.where}: {READING}.{name} is {value!r}, known are {known}")
+        supported = ", ".join(map(str, OFFSETS[name]))
+        key = f"{section.where}: {READING}.{name}"
+        raise CheckpointError(f"{key} is {value!r}, known are {supported}")
     return value
 
 

@@ -28,7 +28,7 @@ class MtpDecodeMethod(Method):
         self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, features: Tensor
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(self.target, Gemma4Target)
-        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        step = Step(positions, sequences, tail, use_splitk=self.use_splitk)
         for cache in source_caches(self.draft, self.target, self.draft.config.wiring).values():
             mark_as_written(cache)
         return self.draft.run(self.target, tokens, features, step)
@@ -45,14 +45,14 @@ def mark_as_written(cache: KVCache) -> None:
         buffer.index_copy_(1, last, buffer.index_select(1, last))
 
 
-def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
     """Return `mtp_decode`. An assistant for which the operator for few rows has no kernel keeps the
     stock attention."""
     draft, target = pair.draft, pair.target
     assert isinstance(draft, Gemma4Assistant) and isinstance(target, Gemma4Target)
     caches = source_caches(draft, target, draft.config.wiring).values()
     heads = draft.config.text.num_attention_heads
-    served = splits_keys and all(is_servable(heads, cache.k) for cache in caches)
+    served = use_splitk and all(is_servable(heads, cache.k) for cache in caches)
     batch = lengths.max_batch_size
     spec = MethodSpec(
         module=MtpDecodeMethod(pair, served),
@@ -62,7 +62,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
         min_rows=1,
         max_rows=lengths.max_draft,
         few_rows=True,
-        splits_keys=served,
+        use_splitk=served,
     )
     return {MTP_DECODE: spec}
 

@@ -46,10 +46,10 @@ class PEagleDecodeMethod(Method):
     def forward(
         self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, features: Tensor
     ) -> tuple[Tensor, Tensor]:
-        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        step = Step(positions, sequences, tail, use_splitk=self.use_splitk)
         return self.draft.run(*self.draft.unmasked(tokens, features), step)
 
 
-def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
     """Return `peagle_decode`, and `draft_prefill` under the same conditions as for EAGLE-3."""
-    return methods_of_slots(PEAGLE_DECODE, PEagleDecodeMethod, pair, lengths, splits_keys)
+    return methods_of_slots(PEAGLE_DECODE, PEagleDecodeMethod, pair, lengths, use_splitk)

@@ -120,13 +120,13 @@ class KnownTexts:
 @spec_command(ServerSpec)
 def main(spec: ServerSpec) -> None:
     """Measure a server of ARTIFACT. Exits with 1 where a text is not what it was before."""
-    load, known, alone = spec.load_of(), KnownTexts(), dict[int, EngineTimes]()
+    load, known_texts, alone = spec.load_of(), KnownTexts(), dict[int, EngineTimes]()
     caches = Manifest.read(spec.artifact).max_batch_size
     with ExitStack() as stack:
         readable = stack.enter_context(with_words(spec.artifact))
         if not spec.no_alone:
             sizes = sorted({1, *(min(count, caches) for count in spec.clients)})
-            alone = engine_alone(readable, sizes, load, known)
+            alone = engine_alone(readable, sizes, load, known_texts)
         url = spec.url
         if url is None:
             log = stack.enter_context(tempfile.TemporaryFile("w+"))
@@ -134,17 +134,17 @@ def main(spec: ServerSpec) -> None:
             options += ["--replicas", str(spec.replicas)] if spec.replicas else []
             _, url = stack.enter_context(serving(readable, *options, log=log))
         lines = [
-            measure_server(url, count, alone.get(min(count, caches)), load, known)
+            measure_server(url, count, alone.get(min(count, caches)), load, known_texts)
             for count in spec.clients
         ]
     different = sum(line.different for line in lines)
     results = {
         "alone": {size: asdict(times) for size, times in alone.items()},
         "lines": [line.to_json() for line in lines],
-        "texts": len(known.texts),
-        "texts_sha256": known.sha256,
+        "texts": len(known_texts.texts),
+        "texts_sha256": known_texts.sha256,
     }
-    counts = f"{len(known.texts)} texts, {different} not always the same"
+    counts = f"{len(known_texts.texts)} texts, {different} not always the same"
     spec.show(f"{spec.artifact.name}, served", results, *tables(lines, alone.get(1)), counts)
     if different:
         raise click.ClickException(f"{different} texts are not what they were")
@@ -190,9 +190,9 @@ def host_table(lines: Sequence[ServerTimes]) -> Table:
         times = line.served, line.alone or EngineTimes(seconds=1.0, tokens=0)
         table.add_row(
             str(line.clients),
-            *(number(one.round_ms, 1, 3) for one in times),
-            *(number(one.host_ms, 1, 3) for one in times),
-            *(UNKNOWN if one.host_share is None else f"{one.host_share:.1%}" for one in times),
+            *(number(e.round_ms, 1, 3) for e in times),
+            *(number(e.host_ms, 1, 3) for e in times),
+            *(UNKNOWN if e.host_share is None else f"{e.host_share:.1%}" for e in times),
         )
     return table
 

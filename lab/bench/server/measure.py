@@ -108,7 +108,7 @@ def percentiles(values: Iterable[float]) -> dict[str, float]:
 
 
 def engine_alone(
-    artifact: Path, batch_sizes: Sequence[int], load: "Load", known: "KnownTexts"
+    artifact: Path, batch_sizes: Sequence[int], load: "Load", known_texts: "KnownTexts"
 ) -> dict[int, EngineTimes]:
     """Answer the load without a server, with `batch_sizes` requests in parallel.
 
@@ -121,7 +121,7 @@ def engine_alone(
             prompts = load.prompts_of(size)
             pool.submit(answer_alone, artifact, prompts[:size], size, short).result()
             answers = pool.submit(answer_alone, artifact, prompts, size, load.parameters).result()
-            if different := known.count_different(dict(enumerate(answers.texts))):
+            if different := known_texts.count_different(dict(enumerate(answers.texts))):
                 raise EagleError(f"{different} texts of {size} in parallel are not those of before")
             times[size] = EngineTimes(
                 seconds=answers.seconds,
@@ -136,7 +136,7 @@ def engine_alone(
 
 
 def measure_server(
-    url: str, clients: int, alone: EngineTimes | None, load: "Load", known: "KnownTexts"
+    url: str, clients: int, alone: EngineTimes | None, load: "Load", known_texts: "KnownTexts"
 ) -> ServerTimes:
     """Send all clients' requests at once, after a short request of each as a warm-up."""
     parameters = load.parameters
@@ -148,17 +148,17 @@ def measure_server(
     short, requests = options | {"max_tokens": WARM_UP_TOKENS}, load.by_client(clients)
     processes = min(clients, max(1, (os.cpu_count() or 1) // 2))
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        send_all(pool, processes, url, [one[:1] for one in requests], short)
-        before = read_metrics(url)
+        send_all(pool, processes, url, [client[:1] for client in requests], short)
+        metrics_before = read_metrics(url)
         answers = send_all(pool, processes, url, requests, options)
         after = read_metrics(url)
-    spent = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    spent = {name: value - metrics_before.get(name, 0.0) for name, value in after.items()}
     tokens = sum(answer["tokens"] for answer in answers)
     return ServerTimes(
         clients=clients,
         served=engine_times(spent, wall_seconds(answers), tokens),
         alone=alone,
-        different=known.count_different({a["number"]: a["text"] for a in answers}),
+        different=known_texts.count_different({a["number"]: a["text"] for a in answers}),
         **waiting_times(answers),
     )
 

@@ -56,7 +56,7 @@ def answer(
 ) -> EngineAnswers:
     """Answer prompts with an opened artifact. Raises EagleError for a forward that fails."""
     launches = runner.engine.launches
-    before = vars(launches).copy()
+    launches_before = vars(launches).copy()
     generations = (
         runner.generation(prompt, GenerationParams(seed=seed, **parameters))
         for seed, prompt in enumerate(prompts)
@@ -71,9 +71,9 @@ def answer(
         tokens=sum(len(result.token_ids) for result in results),
         first_token=[result.stats.prefill_seconds for result in results],
         seconds=time.perf_counter() - started,
-        rounds=launches.rounds - before["rounds"],
-        rounds_seconds=launches.rounds_seconds - before["rounds_seconds"],
-        prompts_seconds=launches.prompts_seconds - before["prompts_seconds"],
+        rounds=launches.rounds - launches_before["rounds"],
+        rounds_seconds=launches.rounds_seconds - launches_before["rounds_seconds"],
+        prompts_seconds=launches.prompts_seconds - launches_before["prompts_seconds"],
     )
 
 

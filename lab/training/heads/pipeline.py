@@ -99,7 +99,7 @@ def _minutes(started: float) -> float:
 
 def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Answer]]) -> None:
     console, started = Console(), time.monotonic()
-    before = tokens = shards.answer_tokens
+    tokens_before = tokens = shards.answer_tokens
     waiting: list[Answer] = []
     while tokens < run.spec.answer_tokens and _minutes(started) < run.spec.answer_minutes:
         some = next(written, None)
@@ -111,7 +111,7 @@ def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Answer]
             seconds = time.monotonic() - started
             console.print(
                 f"answers {tokens:>12,}/{run.spec.answer_tokens:,} tokens  "
-                f"{(tokens - before) / seconds:>9,.0f} tok/s  {seconds:6.1f} s",
+                f"{(tokens - tokens_before) / seconds:>9,.0f} tok/s  {seconds:6.1f} s",
                 highlight=console.is_terminal,
                 soft_wrap=True,
             )

@@ -107,9 +107,9 @@ def run_head(spec: TinySpec) -> None:
     target_ids = draft_vocabulary(counts, SIZES.draft_vocab_size, always)
     draft = build_draft(target, draft_config(target, SIZES), target_ids)
     progress = train_head(draft, target, corpus, spec.budget("head"), spec.seed)
-    before, after = chat_frame(tokenizer)
+    prefix, suffix = chat_frame(tokenizer)
     problems = first_stories(spec.problems, spec.seed, "test")
-    questions = [before + story.question + after for story in problems]
+    questions = [prefix + story.question + suffix for story in problems]
     prompts = tokenizer(questions, add_special_tokens=False).input_ids
     answers = answer_greedily(target, prompts, stop_ids, ANSWER_TOKENS)
     score = evaluate_head(draft, target, Corpus.of_rows(answers, target.device))

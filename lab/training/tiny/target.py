@@ -121,9 +121,10 @@ def train_target(
     )
     quantise.stop_fake_quantisation(model)
     held_out = first_stories(problems, seed, "test")
-    before = accuracy(model, tokenizer, held_out)
+    accuracy_before = accuracy(model, tokenizer, held_out)
     tensors = quantise.quantise_model(model)
-    return TargetResult(model, tensors, progress, before, accuracy(model, tokenizer, held_out))
+    accuracy_after = accuracy(model, tokenizer, held_out)
+    return TargetResult(model, tensors, progress, accuracy_before, accuracy_after)
 
 
 def save_target(result: TargetResult, folder: Path) -> None:
@@ -150,10 +151,10 @@ def generate(
     """Greedy answers: for every question its whole token row and where the answer starts in it."""
     model.train(False)
     decoder: Any = model  # its generate() is typed for a protocol that it does not declare
-    before, after = chat_frame(tokenizer)
+    prefix, suffix = chat_frame(tokenizer)
     rows = []
     for first in range(0, len(questions), EVALUATION_BATCH):
-        prompts = [before + q + after for q in questions[first : first + EVALUATION_BATCH]]
+        prompts = [prefix + q + suffix for q in questions[first : first + EVALUATION_BATCH]]
         inputs = tokenizer(prompts, add_special_tokens=False, padding=True, return_tensors="pt")
         inputs = inputs.to(model.device)
         output = decoder.generate(**inputs, max_new_tokens=ANSWER_TOKENS)

@@ -74,8 +74,8 @@ def chat_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     marker = "CONTENT"
     messages = [{"role": "user", "content": marker}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    before, after = str(text).split(marker)
-    return before, after
+    prefix, suffix = str(text).split(marker)
+    return prefix, suffix
 
 
 def turn_end_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -33,7 +33,7 @@ class Command(click.Command):
         options = (p for p in order if isinstance(p, click.Option) and not p.is_flag)
         counts = Counter(option.opts[0] for option in options if not option.multiple)
         if twice := [name for name, count in counts.items() if count > 1]:
-            raise click.UsageError(f"{twice[0]}: given twice, and takes one value", context)
+            raise click.UsageError(f"{twice[0]}: may be given only once", context)
         return super().parse_args(context, args)
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -54,7 +54,7 @@ class Command(click.Command):
         try:
             return super().main(*arguments, **settings)
         except OSError as error:
-            click.echo(f"Error: {one_line(stated(error) or '')}", err=True)
+            click.echo(f"Error: {one_line(user_error_line(error) or '')}", err=True)
             sys.exit(1)
 
 
@@ -81,7 +81,7 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
         except BrokenPipeError:
             raise  # click ends quietly when the reader is gone
         except (MemoryError, RuntimeError, OSError) as error:
-            line = stated(error)
+            line = user_error_line(error)
             if line is None:
                 raise
             raise click.ClickException(one_line(line)) from error
@@ -115,7 +115,7 @@ def check_installed(name: str, *, extra: str) -> None:
         )
 
 
-def stated(error: Exception) -> str | None:
+def user_error_line(error: Exception) -> str | None:
     """Return one line for an error that a user can fix; None for a bug of ours."""
     if isinstance(error, OSError):
         return f"{error.filename or 'output'}: {reason(error)}"

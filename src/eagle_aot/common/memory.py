@@ -82,10 +82,10 @@ def shortage(error: BaseException) -> str | None:
     text = str(error)
     if not isinstance(error, MemoryError) and not any(sign in text for sign in SIGNS):
         return None
-    place = "the GPU" if "CUDA" in text or "CUBLAS" in text else "the host"
+    device = "the GPU" if "CUDA" in text or "CUBLAS" in text else "the host"
     requested = REQUESTED.search(text)
     needed = f", {readable(requested[1])} more were needed" if requested else ""
-    return f"out of memory on {place}{needed}: {LOWER}"
+    return f"out of memory on {device}{needed}: {LOWER}"
 
 
 def readable(amount: str) -> str:

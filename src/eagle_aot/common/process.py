@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 STDERR = 2
-AGAIN = 0.05  # s after which an interrupt that was swallowed is repeated
+RETRY_SECONDS = 0.05  # until an interrupt that a destructor swallowed is repeated
 _ONE_AT_A_TIME = RLock()
-"""All threads of a process share its standard error."""
+"""Threads share the standard error of their process, so they redirect it one after another."""
 
 
 def open_standard_streams() -> None:
@@ -26,7 +26,7 @@ def open_standard_streams() -> None:
 
 
 @contextmanager
-def held_stderr() -> Iterator[Callable[[], str]]:
+def captured_stderr() -> Iterator[Callable[[], str]]:
     """Buffer what any thread writes to the process's standard error within the block.
 
     The text is written when the block succeeds, and dropped when it raises, because its error says
@@ -34,24 +34,24 @@ def held_stderr() -> Iterator[Callable[[], str]]:
     waits for those of other threads.
     """
     with _ONE_AT_A_TIME, os.fdopen(os.memfd_create("stderr"), "r+b", buffering=0) as file:
-        before = _swapped(file.fileno())
+        original = _redirect_stderr(file.fileno())
         try:
             yield lambda: _text(file)
         finally:
-            os.dup2(before, STDERR)
-            os.close(before)
+            os.dup2(original, STDERR)
+            os.close(original)
         if text := _text(file):
             sys.stderr.write(text)
 
 
-def _swapped(replacement: int) -> int:
-    """Replace standard error by a file; return a duplicate of the original descriptor."""
+def _redirect_stderr(replacement: int) -> int:
+    """Redirect standard error to a file; return a duplicate of the original descriptor."""
     try:
-        before = os.dup(STDERR)
+        original = os.dup(STDERR)
     except OSError:  # closed by the parent process
-        before = os.open(os.devnull, os.O_WRONLY)
+        original = os.open(os.devnull, os.O_WRONLY)
     os.dup2(replacement, STDERR)
-    return before
+    return original
 
 
 def _text(file: BinaryIO) -> str:
@@ -66,21 +66,21 @@ def persistent_interrupts() -> Iterator[None]:
     Python cannot raise it from there: it prints a traceback and continues. Tracing a model calls
     thousands of these.
     """
-    before = sys.unraisablehook
+    previous_hook = sys.unraisablehook
     timers: list[Timer] = []
 
     def hook(unraisable: "UnraisableHookArgs") -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            timers.append(Timer(AGAIN, _thread.interrupt_main))
+            timers.append(Timer(RETRY_SECONDS, _thread.interrupt_main))
             timers[-1].start()
         else:
-            before(unraisable)
+            previous_hook(unraisable)
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
-        sys.unraisablehook = before
+        sys.unraisablehook = previous_hook
         for timer in timers:  # the block has ended, so there is nothing to interrupt
             timer.cancel()
 
@@ -91,8 +91,8 @@ def ended_by_sigterm() -> Iterator[None]:
 
     Only for the main thread of a process, as all signal handlers.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)

@@ -14,8 +14,8 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from eagle_aot.artifact import Stage
 from eagle_aot.common.memory import host_peak_bytes
 
-LONG = 5.0
-"""Seconds after which a stage is logged."""
+LOG_AFTER_SECONDS = 5.0
+"""Stages shorter than this are not written to a log."""
 
 
 class ParallelStage(NamedTuple):
@@ -31,7 +31,7 @@ class ParallelStage(NamedTuple):
 class Progress:
     """Measures stages one after another.
 
-    Prints them to stderr: all stages to a terminal, otherwise those that took `LONG`.
+    Prints them to stderr: all stages to a terminal, otherwise those that took `LOG_AFTER_SECONDS`.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Progress:
         self.stages.append(stage)
         if self.console.is_terminal:
             self.console.print(line(stage))
-        elif stage.seconds >= LONG:
+        elif stage.seconds >= LOG_AFTER_SECONDS:
             self.console.print(line(stage), soft_wrap=True)
 
     @contextmanager

@@ -78,7 +78,7 @@ def read_prompts(
     return []
 
 
-def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
+def parse_jsonl(text: str, location: str) -> Iterator[Prompt]:
     """Yield the prompt of each line: `{"prompt": "..."}`, which may have `"images": ["FILE"]`,
     `{"token_ids": [...]}` or `{"messages": [{"role": "user", "content": "..."}]}`. Blank lines are
     skipped.
@@ -91,8 +91,8 @@ def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise PromptError(f"{where}:{number}: not JSON ({error})") from error
-        yield _prompt_of(entry, f"{where}:{number}")
+            raise PromptError(f"{location}:{number}: not JSON ({error})") from error
+        yield _prompt_of(entry, f"{location}:{number}")
 
 
 def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[int]]":
@@ -147,28 +147,28 @@ def name_of(path: Path) -> str:
     return "standard input" if path == STDIN else str(path)
 
 
-def _prompt_of(entry: object, where: str) -> Prompt:
+def _prompt_of(entry: object, location: str) -> Prompt:
     try:
         line = msgspec.convert(entry, PromptLine)
     except INVALID as error:
-        raise PromptError(f"{where}: {EXPECTED} ({error})") from error
+        raise PromptError(f"{location}: {EXPECTED} ({error})") from error
     prompts: list[Prompt] = [p for p in (line.prompt, line.token_ids) if p is not None]
     if line.images and line.prompt is None:
-        raise PromptError(f"{where}: images go with a prompt: messages have theirs as parts")
+        raise PromptError(f"{location}: images go with a prompt: messages have theirs as parts")
     if line.images:
         prompts = [[with_images(line.images, line.prompt or "")]]
     if line.messages is not None:
-        prompts.append(_messages_of(line.messages, where))
+        prompts.append(_messages_of(line.messages, location))
     if len(prompts) != 1:
-        raise PromptError(f"{where}: {EXPECTED}")
+        raise PromptError(f"{location}: {EXPECTED}")
     return prompts[0]
 
 
-def _messages_of(messages: list[Message], where: str) -> list[Message]:
+def _messages_of(messages: list[Message], location: str) -> list[Message]:
     try:
         return check_messages(messages)
     except PromptError as error:
-        raise PromptError(f"{where}: {error}") from error
+        raise PromptError(f"{location}: {error}") from error
 
 
 def _read(path: Path) -> str:

@@ -41,11 +41,11 @@ def by_position(shares: Sequence[object]) -> str:
 
 
 def number(value: object, digits: int) -> str:
-    """Return a rounded number, or a dash for what is no number or does not fit a column."""
+    """Format a number with `digits` decimals, or `-` if it is missing or too wide."""
     fits = isinstance(value, int | float) and -1e9 < value < 1e9
     return f"{value:.{digits}f}" if fits else "-"
 
 
 def identity(prompts: Sequence[Prompt]) -> str:
-    """Return a SHA-256 of the prompts, by which results can be compared."""
+    """Return the SHA-256 of the prompts, which tells whether two results are comparable."""
     return hashlib.sha256(json.dumps(list(prompts)).encode()).hexdigest()

@@ -174,8 +174,8 @@ def spec_command(spec: type[S]) -> Callable[[Callable[[S], None]], click.Command
             source = click.get_current_context().get_parameter_source
             for name, (_, nested) in _annotations(spec, OptionsOf).items():
                 options = {field.name: values.pop(field.name) for field in nested.fields}
-                given = [key for key in options if source(key) is ParameterSource.COMMANDLINE]
-                values[name] = {key: options[key] for key in given}
+                keys = [key for key in options if source(key) is ParameterSource.COMMANDLINE]
+                values[name] = {key: options[key] for key in keys}
             body(spec(**values))
 
         command = eagle_command(run)

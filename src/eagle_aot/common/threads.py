@@ -8,17 +8,16 @@ import torch
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Use `count` threads within the block. Takes less than a microsecond.
+    """Use `count` torch threads in the block and restore the previous number.
 
-    A thread that uses torch for the first time during the block keeps this number, so blocks should
-    be short in a process with other users of torch.
+    A thread that first uses torch meanwhile keeps `count`, so keep the block short.
     """
-    before = torch.get_num_threads()
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 def single_threaded_on_cpu(tensor: torch.Tensor) -> AbstractContextManager[None]:

@@ -21,11 +21,11 @@ NAME = "eagle_aot_patches"
 class PresentPatches:
     """Which of N patches are present: bool [N], present ones first.
 
-    With `streams_keys` layers attend through the operator for prompts.
+    With `use_prompt_kernel` layers attend through the operator for prompts.
     """
 
     present: Tensor
-    streams_keys: bool
+    use_prompt_kernel: bool
 
     @property
     def mask(self) -> Tensor:
@@ -58,7 +58,7 @@ def attend_patches(
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """Attend with `q`, `k`, `v` [1, heads, N, D] to all present patches: [1, N, heads, D]."""
-    if patches.streams_keys and is_servable(q.shape[1], widen(k)[0]):
+    if patches.use_prompt_kernel and is_servable(q.shape[1], widen(k)[0]):
         return _attend_with_operator(q, k, v, patches, scaling), None
     scores = torch.bmm(q[0], k[0].transpose(1, 2)).float() * scaling + patches.mask
     mixed = torch.bmm(torch.softmax(scores, dim=-1).to(v.dtype), v[0])

@@ -120,21 +120,21 @@ def has_bidirectional_images(config: ConfigSection) -> bool:
 
 
 def _refuse_other_math(config: ConfigSection, vision: ConfigSection) -> None:
-    where = config.where
+    path = config.where
     if config.text("model_type", "").startswith("gemma4_unified"):
         raise UnsupportedError(
-            f"{where}: --inputs text,image: images without a tower (gemma4_unified) are not read"
+            f"{path}: --inputs text,image: images without a tower (gemma4_unified) are not read"
         )
     if not vision.values:
-        raise UnsupportedError(f"{where}: --inputs text,image: there is no {SECTION}")
+        raise UnsupportedError(f"{path}: --inputs text,image: there is no {SECTION}")
     heads = vision.count("num_attention_heads")
     if vision.count("num_key_value_heads", heads) != heads:
-        raise UnsupportedError(f"{where}: {SECTION} with fewer key heads than query heads")
+        raise UnsupportedError(f"{path}: {SECTION} with fewer key heads than query heads")
     if vision.flag("attention_bias"):
-        raise UnsupportedError(f"{where}: {SECTION} with attention biases")
+        raise UnsupportedError(f"{path}: {SECTION} with attention biases")
     activation = vision.text("hidden_activation", "gelu_pytorch_tanh")
     if activation != "gelu_pytorch_tanh":
-        raise UnsupportedError(f"{where}: {SECTION} with activation {activation!r}")
+        raise UnsupportedError(f"{path}: {SECTION} with activation {activation!r}")
 
 
 def _rope_theta(vision: ConfigSection) -> float:

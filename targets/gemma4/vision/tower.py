@@ -43,12 +43,14 @@ class VisionTower(nn.Module):
         kind = gemma4.Gemma4VisionRotaryEmbedding
         self.encoder.rotary_emb = AxialRotary(kind.compute_axial_rope_parameters(library)[0])
 
-    def forward(self, pixel_values: Tensor, position_ids: Tensor, streams_keys: bool) -> Tensor:
+    def forward(
+        self, pixel_values: Tensor, position_ids: Tensor, use_prompt_kernel: bool
+    ) -> Tensor:
         """Return the states [1, S, hidden_size] of patches as `Gemma4Vision.forward` takes them."""
         register_attention()  # another process may have made this tower
         padding = (position_ids == -1).all(dim=-1)
         states = self.patch_embedder(pixel_values, position_ids, padding)
-        patches = PresentPatches(~padding[0], streams_keys)
+        patches = PresentPatches(~padding[0], use_prompt_kernel)
         rotary = self.encoder.rotary_emb(position_ids, states.dtype)
         for layer in self.encoder.layers:
             states = layer(
@@ -106,7 +108,7 @@ class Gemma4Vision(nn.Module):
             self.embed_vision = Gemma4MultimodalEmbedder(library, text)
 
     def forward(
-        self, pixel_values: Tensor, position_ids: Tensor, streams_keys: bool = False
+        self, pixel_values: Tensor, position_ids: Tensor, use_prompt_kernel: bool = False
     ) -> Tensor:
         """Encode one image as transformers' processor returns it.
 
@@ -115,7 +117,7 @@ class Gemma4Vision(nn.Module):
         replace scaled rows of the embedding table. S is the maximum that N patches give; the rows
         of the image come first and the others are undefined.
         """
-        states = self.vision_tower(pixel_values, position_ids, streams_keys)
+        states = self.vision_tower(pixel_values, position_ids, use_prompt_kernel)
         return self.embed_vision(states)
 
 

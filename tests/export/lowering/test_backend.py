@@ -17,7 +17,7 @@ from eagle_aot.export.lowering.backend import (
     H100_MULTIPROCESSORS,
     choose_backend,
     multiprocessors,
-    untried,
+    untested_gpu_warning,
 )
 from eagle_aot.export.spec import Backend
 
@@ -86,9 +86,9 @@ def test_gpus_without_a_run_of_the_kernels_are_reported(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    assert choose_backend("auto") == "cuda" and untried("xnnpack") == ""
+    assert choose_backend("auto") == "cuda" and untested_gpu_warning("xnnpack") == ""
     expected = "compute capability {}.{}: the kernels compile for it".format(*capability)
-    assert untried("cuda").startswith(expected) == (capability != (9, 0))
+    assert untested_gpu_warning("cuda").startswith(expected) == (capability != (9, 0))
 
 
 class Gpu:

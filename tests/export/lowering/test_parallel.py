@@ -179,7 +179,10 @@ def test_a_method_that_was_traced_otherwise_is_refused() -> None:
     take = partial(parallel.take_compiled, {"prefill": future})
     with (
         applied([COMPILE_METHOD], {COMPILE_METHOD: lambda _: take}),
-        pytest.raises(ExportError, match=r"prefill has another graph elsewhere: use --jobs 1$"),
+        pytest.raises(
+            ExportError,
+            match=r"a worker process traced a different graph for prefill: use --jobs 1$",
+        ),
     ):
         CudaBackend.preprocess(program, cuda.compile_specs("prefill"))
 
@@ -208,7 +211,7 @@ def test_jobs_are_limited_by_the_memory_of_the_gpu(
         assert parallel.processes_that_fit(pair) == fitting
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (need, 80 << 30))
     progress.console = Console(file=printed)
-    job = Job(pair, LENGTHS, splits_keys=True, threads=1)
+    job = Job(pair, LENGTHS, use_splitk=True, threads=1)
     with parallel.compiled_in_parallel(
         ["prefill"], job, jobs=4, directory=tmp_path / "unused", progress=progress
     ) as take_compiled:
@@ -242,7 +245,7 @@ def pair() -> Pair:
 
 
 def saved_and_loaded(pair: Pair, directory: Path) -> Pair:
-    save_job(Job(pair, LENGTHS, splits_keys=True, threads=1), directory / "job.pt")
+    save_job(Job(pair, LENGTHS, use_splitk=True, threads=1), directory / "job.pt")
     return load_job(directory / "job.pt").pair
 
 

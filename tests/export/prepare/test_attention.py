@@ -127,11 +127,11 @@ def test_which_methods_must_use_the_attention_operators(
     spec = ExportSpec(target_model="gemma4-31b", target_dir=random_pair[0], draft_dir=head)
     pair = load(spec, dtype, 128).pair
     specs = method_specs(pair, method_lengths(72, 128, 16), attention == SPLITK)
-    assert {name for name, spec in specs.items() if spec.splits_keys} == methods
+    assert {name for name, spec in specs.items() if spec.use_splitk} == methods
 
 
 @torch.no_grad()
-def drafted(draft: Eagle3Draft, splits_keys: bool = False) -> Tensor:
+def drafted(draft: Eagle3Draft, use_splitk: bool = False) -> Tensor:
     """Recurrent features after a prompt of 40 slots, of 7 more at once and of one."""
     generator = torch.Generator().manual_seed(5)
     slots = 48
@@ -140,7 +140,7 @@ def drafted(draft: Eagle3Draft, splits_keys: bool = False) -> Tensor:
     embedding, outputs = draft.embed(tokens), []
     for start, stop in ((0, 40), (40, 47), (47, 48)):
         part = slice(start, stop)
-        step = chain_step(torch.arange(start, stop), splits_keys)
+        step = chain_step(torch.arange(start, stop), use_splitk)
         _, recurrent = draft.run(embedding[:, part], feature[:, part], step)
         outputs.append(recurrent)
     return torch.cat(outputs, dim=1)
@@ -151,9 +151,9 @@ def test_a_head_computes_the_same_with_either_attention(tmp_path: Path) -> None:
     files = write_speculators(tmp_path, shape(num_layers=2))
     exact = drafted(load_draft(files, max_seq_len=64))
     errors = {}
-    for splits_keys in (False, True):
+    for use_splitk in (False, True):
         draft = load_draft(files, max_seq_len=64, dtype=torch.bfloat16)
-        errors[splits_keys] = relative_error(drafted(draft, splits_keys), exact)
+        errors[use_splitk] = relative_error(drafted(draft, use_splitk), exact)
     assert errors[True] != errors[False]  # it was another path
     assert errors[True] < 1.1 * errors[False] < 0.1
 
@@ -170,10 +170,10 @@ def test_a_target_computes_the_same_with_either_attention(
     if context:
         run_in_chunks(target, tokens[:, :context], [12])
     errors = {}
-    for splits_keys in (False, True):
-        step = chain_step(torch.arange(context, context + 8), splits_keys)
+    for use_splitk in (False, True):
+        step = chain_step(torch.arange(context, context + 8), use_splitk)
         logits, _ = target.run(tokens[:, context:], step)
-        errors[splits_keys] = relative_error(logits[0], exact[context:])
+        errors[use_splitk] = relative_error(logits[0], exact[context:])
     assert errors[True] != errors[False]  # it was another path
     assert errors[True] < 1.1 * errors[False] < 0.1
 

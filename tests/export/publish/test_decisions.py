@@ -28,7 +28,7 @@ def cuda() -> dict[str, Any]:
     )
     with FakeTensorMode():
         loaded = load(dummy(dummy_layers=LAYERS, draft_quant="int8"), torch.bfloat16, 128)
-        methods = method_specs(loaded.pair, method_lengths(72, 128, 64), splits_keys=True)
+        methods = method_specs(loaded.pair, method_lengths(72, 128, 64), use_splitk=True)
     found = describe_decisions(loaded, "cuda", methods, programs, loaded.pair.target.sequences)
     stored: dict[str, Any] = json.loads(json.dumps(found))
     return stored

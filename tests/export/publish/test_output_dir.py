@@ -12,7 +12,7 @@ import pytest
 
 from eagle_aot.artifact import ARTIFACT_FILES
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
+from eagle_aot.export.publish.output_dir import atomic_output_dir, check_disk, check_output_dir
 
 
 def names(directory: Path) -> list[str]:
@@ -20,7 +20,7 @@ def names(directory: Path) -> list[str]:
 
 
 def write_artifact(final: Path, content: str) -> None:
-    with appearing(final) as partial:
+    with atomic_output_dir(final) as partial:
         say(partial, content)
 
 
@@ -34,7 +34,7 @@ def said(final: Path) -> str:
 
 def test_the_directory_appears_when_the_block_ends_well(tmp_path: Path) -> None:
     final = tmp_path / "new" / "artifact"
-    with appearing(final) as partial:
+    with atomic_output_dir(final) as partial:
         assert not final.exists() and partial.is_dir() and partial.parent == final.parent
         (partial / "manifest.json").write_text("{}")
     assert names(tmp_path / "new") == ["artifact"] and names(final) == ["manifest.json"]
@@ -42,7 +42,7 @@ def test_the_directory_appears_when_the_block_ends_well(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), SystemExit(1)])
 def test_a_failure_inside_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
-    with pytest.raises(type(error)), appearing(tmp_path / "artifact") as partial:
+    with pytest.raises(type(error)), atomic_output_dir(tmp_path / "artifact") as partial:
         (partial / "model.pte").write_bytes(b"half")
         raise error
     assert names(tmp_path) == []
@@ -51,7 +51,7 @@ def test_a_failure_inside_leaves_nothing(tmp_path: Path, error: BaseException) -
 def test_a_failure_inside_keeps_the_artifact_that_was_there(tmp_path: Path) -> None:
     final = tmp_path / "artifact"
     write_artifact(final, "old")
-    with pytest.raises(KeyError), appearing(final) as partial:
+    with pytest.raises(KeyError), atomic_output_dir(final) as partial:
         (partial / "manifest.json").write_text("new")
         raise KeyError
     assert names(tmp_path) == ["artifact"]
@@ -169,7 +169,7 @@ def test_a_kill_between_the_renames_costs_nothing(tmp_path: Path, already_rename
     if already_renamed:
         final.mkdir()
         say(final, "newer")
-    with pytest.raises(KeyError), appearing(final):
+    with pytest.raises(KeyError), atomic_output_dir(final):
         raise KeyError
     assert names(tmp_path) == ["artifact"]
     assert said(final) == ("newer" if already_renamed else "old")
@@ -177,11 +177,14 @@ def test_a_kill_between_the_renames_costs_nothing(tmp_path: Path, already_rename
 
 def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ExportError, match="cannot be written"), appearing(tmp_path / "file" / "a"):
+    with (
+        pytest.raises(ExportError, match="cannot be written"),
+        atomic_output_dir(tmp_path / "file" / "a"),
+    ):
         pytest.fail("entered")
     with (
         pytest.raises(ExportError, match="cannot be written: No space left"),
-        appearing(tmp_path / "artifact"),
+        atomic_output_dir(tmp_path / "artifact"),
     ):
         raise OSError(28, "No space left on device")
     assert names(tmp_path) == ["file"]
@@ -191,7 +194,7 @@ def test_what_a_killed_export_left_is_removed_and_a_running_ones_is_kept(tmp_pat
     for name in (".artifact.partial-abandoned", ".another.partial-x"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pte").write_bytes(b"half")
-    with appearing(tmp_path / "artifact") as running:
+    with atomic_output_dir(tmp_path / "artifact") as running:
         write_artifact(tmp_path / "artifact", "first")
         assert names(tmp_path) == sorted([".another.partial-x", "artifact", running.name])
         say(running, "second")
@@ -202,8 +205,9 @@ def test_what_a_killed_export_left_is_removed_and_a_running_ones_is_kept(tmp_pat
 def test_a_killed_process_leaves_no_artifact_and_the_next_export_cleans_up(tmp_path: Path) -> None:
     final = tmp_path / "artifact"
     body = (
-        "import os, sys, pathlib; from eagle_aot.export.publish.output_dir import appearing\n"
-        "with appearing(pathlib.Path(sys.argv[1])) as partial:\n"
+        "import os, sys, pathlib\n"
+        "from eagle_aot.export.publish.output_dir import atomic_output_dir\n"
+        "with atomic_output_dir(pathlib.Path(sys.argv[1])) as partial:\n"
         "    (partial / 'manifest.json').write_text('half'); os.kill(os.getpid(), 9)"
     )
     process = subprocess.run([sys.executable, "-c", body, final], capture_output=True)

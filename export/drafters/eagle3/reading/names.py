@@ -30,7 +30,7 @@ OWN_IDS = ("pard_token", "ptd_token_id")
 are named as in vLLM's `llm_base_proposer.py` and `llama_eagle3.py`."""
 
 
-def canonical_names(stored_names: Iterable[str], where: Path) -> dict[str, str]:
+def canonical_names(stored_names: Iterable[str], config_path: Path) -> dict[str, str]:
     """Return the stored name of each canonical tensor name, without unused tensors.
 
     Raises CheckpointError if two stored names mean one tensor.
@@ -41,7 +41,8 @@ def canonical_names(stored_names: Iterable[str], where: Path) -> dict[str, str]:
         if UNUSED.search(name):
             continue
         if name in names:
-            raise CheckpointError(f"{where}: {names[name]!r} and {stored!r} are the same tensor")
+            pair = f"{names[name]!r} and {stored!r}"
+            raise CheckpointError(f"{config_path}: {pair} are the same tensor")
         names[name] = stored
     return dict(_with_one_pre_norm(names))
 

@@ -19,13 +19,13 @@ from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.lab.training.heads.prompts.made import Conversation, made_conversations
 from eagle_aot.lab.training.heads.run import Run
 
-AT_ONCE = 20_000  # conversations that one process encodes at a time
+CONVERSATIONS_PER_TASK = 20_000
 
 
 def collect_prompts(run: Run) -> list[list[int]]:
     """Return distinct prompts as token ids, the user's first.
 
-    Raises SettingError where they are too few to hold any out.
+    Raises SettingError if there are too few to hold any out.
     """
     spec = run.spec
     rows: list[list[int]] = []
@@ -60,14 +60,14 @@ class PromptSet:
 
     @classmethod
     def of_lengths(cls, flat: Tensor, lengths: Tensor) -> "PromptSet":
-        """Rows one after the other."""
+        """Split `flat` into rows of `lengths` int64 [prompts]."""
         return cls(flat, torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0))))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def ids(self, number: int) -> list[int]:
-        """One prompt."""
+        """Return the token ids of one prompt."""
         first, end = self.offsets[number : number + 2].tolist()
         return self.flat[first:end].to(torch.int64).tolist()
 
@@ -75,15 +75,14 @@ class PromptSet:
 def encode_conversations(
     conversations: Iterable[Conversation], directory: Path, longest: int
 ) -> list[list[int]]:
-    """Token ids of every conversation that has at most `longest`, on all CPU cores.
+    """Return the token ids of each conversation of at most `longest` tokens, using all CPU cores.
 
-    `directory` is where the tokenizer lies.
+    `directory` contains the tokenizer.
     """
     parts = list(_parts(conversations))
     encode = partial(_encode, directory, longest)
     if len(parts) < 2:
-        found = map(encode, parts)
-        return list(itertools.chain.from_iterable(found))
+        return list(itertools.chain.from_iterable(map(encode, parts)))
     # spawn: a forked child must not inherit the state of CUDA or of the tokenizer's threads.
     workers = min(len(parts), os.cpu_count() or 1)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
@@ -92,7 +91,7 @@ def encode_conversations(
 
 def _parts(conversations: Iterable[Conversation]) -> Iterator[list[Conversation]]:
     rest = iter(conversations)
-    while part := list(itertools.islice(rest, AT_ONCE)):
+    while part := list(itertools.islice(rest, CONVERSATIONS_PER_TASK)):
         yield part
 
 
@@ -105,9 +104,9 @@ def _encode(
 
 
 def encode_conversation(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
-    """A conversation up to where the model's turn begins; without a template its last turn.
+    """Return a conversation's token ids up to the model's turn; without a template, its last turn.
 
-    Raises ArtifactError where the template refuses it.
+    Raises ArtifactError if the template refuses it.
     """
     if not tokenizer.has_template or len(conversation) == 1:
         return tokenizer.encode(conversation[-1]["content"])

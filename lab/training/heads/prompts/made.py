@@ -16,20 +16,21 @@ Conversation = list[Message]
 DATA = Path(__file__).with_name("kinds.toml")
 NAMED = re.compile(r"\{([a-z0-9]+)(!?)\}")
 ROLES = ("user", "assistant")
-IN_A_ROW = 1000
-"""Repeated conversations after which there are no more to be had."""
+MAX_REPEATED = 1000
+"""Repeated conversations in a row after which the templates count as exhausted."""
 
 
 @cache
 def data() -> dict[str, Any]:
-    """What `kinds.toml` holds."""
+    """Return the templates, lists and ranges of `kinds.toml`."""
     return tomllib.loads(DATA.read_text("utf-8"))
 
 
 def made_conversations(count: int, seed: int) -> Iterator[Conversation]:
-    """`count` distinct ones that end with a user's turn; a longer run begins as a shorter one.
+    """Yield `count` distinct conversations that end with a user's turn.
 
-    Raises SettingError when the templates do not give so many.
+    A longer run begins with those of a shorter one. Raises SettingError if the templates do not
+    give so many.
     """
     rng, kinds = Random(seed), list(data()["kinds"].values())
     weights = [kind["weight"] for kind in kinds]
@@ -38,36 +39,36 @@ def made_conversations(count: int, seed: int) -> Iterator[Conversation]:
     while len(seen) < count:
         template = rng.choice(rng.choices(kinds, weights)[0]["templates"])
         conversation = _conversation(template, rng)
-        known = hash(tuple(message["content"] for message in conversation))
-        repeated = repeated + 1 if known in seen else 0
-        if repeated > IN_A_ROW:
+        digest = hash(tuple(message["content"] for message in conversation))
+        repeated = repeated + 1 if digest in seen else 0
+        if repeated > MAX_REPEATED:
             raise SettingError(f"--prompts {count}: the templates give {len(seen)} distinct ones")
         if not repeated:
-            seen.add(known)
+            seen.add(digest)
             yield conversation
 
 
 def _conversation(template: str | list[str], rng: Random) -> Conversation:
     drawn: dict[str, str] = {}
     turns = [template] if isinstance(template, str) else template
-    contents = [_filled(turn, rng, drawn) for turn in turns]
+    contents = [_fill(turn, rng, drawn) for turn in turns]
     messages = [
         {"role": ROLES[i % 2], "content": content[:1].upper() + content[1:]}
         for i, content in enumerate(contents)
     ]
     system = data()["system"]
     if rng.random() < system["share"]:
-        content = _filled(rng.choice(system["templates"]), rng, drawn)
+        content = _fill(rng.choice(system["templates"]), rng, drawn)
         messages.insert(0, {"role": "system", "content": content})
     return messages
 
 
-def _filled(template: str, rng: Random, drawn: dict[str, str]) -> str:
-    """With a word for every name in braces; doubled braces stand for themselves."""
-    return _expanded(template, rng, drawn).replace("{{", "{").replace("}}", "}")
+def _fill(template: str, rng: Random, drawn: dict[str, str]) -> str:
+    """Fill each {name} with a word; `{{` and `}}` become braces."""
+    return _expand(template, rng, drawn).replace("{{", "{").replace("}}", "}")
 
 
-def _expanded(template: str, rng: Random, drawn: dict[str, str]) -> str:
+def _expand(template: str, rng: Random, drawn: dict[str, str]) -> str:
     def word(match: re.Match[str]) -> str:
         name, again = match.groups()
         if again:
@@ -76,7 +77,7 @@ def _expanded(template: str, rng: Random, drawn: dict[str, str]) -> str:
         if numbers is not None:
             drawn[name] = str(rng.randint(*numbers))
         else:
-            drawn[name] = _expanded(rng.choice(data()["lists"][name]), rng, drawn)
+            drawn[name] = _expand(rng.choice(data()["lists"][name]), rng, drawn)
         return drawn[name]
 
     return NAMED.sub(word, template)
