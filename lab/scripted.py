@@ -56,7 +56,7 @@ class ScriptedDrafter:
         return Draft(tokens, nodes.parents.unsqueeze(0), nodes.ranks.unsqueeze(0), shape.depth)
 
 
-class Nodes(NamedTuple):
+class ScriptedNodes(NamedTuple):
     """A shape's drafts: the number of drafts before each on its path, its rank among its siblings
     and its parent's row, int64 [N] each, and whether it is on the right path, bool [N]."""
 
@@ -67,11 +67,11 @@ class Nodes(NamedTuple):
 
 
 @cache
-def nodes_of(shape: Shape, device: torch.device) -> Nodes:
+def nodes_of(shape: Shape, device: torch.device) -> ScriptedNodes:
     """Return the same tensors each time, so that a recorded round need not make them."""
     right_path, paths = script(shape)
     rows = {path: row for row, path in enumerate([(), *paths])}
-    return Nodes(
+    return ScriptedNodes(
         depths=torch.tensor([len(path) - 1 for path in paths], device=device),
         ranks=torch.tensor([path[-1] for path in paths], device=device),
         parents=torch.tensor([rows[path[:-1]] for path in paths], device=device),

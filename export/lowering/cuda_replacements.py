@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch._inductor.ir import TensorBox
 from torch._subclasses import FakeTensor
-from torch.fx import Node
 
 from eagle_aot.common.tensors import untouched_zeros
 
@@ -79,23 +78,6 @@ def _kind(value: Any) -> Hashable:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | sympy.Expr):
         return "symbolic"
     return type(value), value
-
-
-def store_kernel_inputs(run_node: Callable[[Any, Node], Any]) -> Callable[[Any, Node], Any]:
-    """Store what Triton kernels read as soon as it is computed.
-
-    Inductor would compute it again for each call, in a separate launch: the cosines and slots
-    that layers share once a layer.
-    """
-    kernel_call = torch.ops.higher_order.triton_kernel_wrapper_mutation
-
-    def run_and_store(graph: Any, node: Node) -> Any:
-        result = run_node(graph, node)
-        if isinstance(result, TensorBox) and any(user.target is kernel_call for user in node.users):
-            result.realize()
-        return result
-
-    return run_and_store
 
 
 def zeros_without_memory(_: object) -> Callable[[Tensor, Any], Tensor]:

@@ -129,13 +129,6 @@ CUDA: tuple[Patch, ...] = (
         upstream="pytorch/pytorch#193227",
     ),
     Patch(
-        target="torch._inductor.graph:GraphLowering.run_node",
-        replacement="cuda_replacements:store_kernel_inputs",
-        why="Inductor computes what several calls of Triton kernels read again for each call.",
-        saves="nothing of an export; 0.2 of 9 ms of a token (Gemma-4-31B on an H100)",
-        required=True,
-    ),
-    Patch(
         target="executorch.backends.cuda.cuda_backend:_full_zeros_preserving_strides",
         replacement="cuda_replacements:zeros_without_memory",
         why="The backend makes every cache again for each method that it compiles.",

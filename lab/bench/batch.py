@@ -35,7 +35,7 @@ RoundShape = tuple[int, int]
 """A batch size and a chain length."""
 
 
-class BatchSpec(BenchSpec, kw_only=True, frozen=True):
+class BatchBenchSpec(BenchSpec, kw_only=True, frozen=True):
     """What to measure. One request and plain rounds are always measured as well."""
 
     batch_sizes: Annotated[
@@ -111,8 +111,8 @@ class BatchTimes:
         return {**asdict(self), "host_share": self.host_share, "projections": speeds}
 
 
-@spec_command(BatchSpec)
-def main(spec: BatchSpec) -> None:
+@spec_command(BatchBenchSpec)
+def main(spec: BatchBenchSpec) -> None:
     """Time rounds of several requests of ARTIFACT and rounds of one."""
     runner = spec.load()
     spec.check(runner)
@@ -125,7 +125,7 @@ def main(spec: BatchSpec) -> None:
     spec.show(f"batches of {spec.artifact.name}", results, *tables)
 
 
-def measure(runner: Runner, spec: BatchSpec) -> Iterator[BatchTimes]:
+def measure(runner: Runner, spec: BatchBenchSpec) -> Iterator[BatchTimes]:
     """Time all rounds at one context after the other."""
     progress, clock = Progress(), clock_for(runner.executor.device)
     largest = max(batch_size for batch_size, _ in spec.shapes)

@@ -48,7 +48,7 @@ REPORTED_EVERY = 100  # requests
 PromptScores = list[tuple[Any, ...]]
 
 
-class Answer(NamedTuple):
+class LoneAnswer(NamedTuple):
     """What a request answers when it runs alone: tokens, and the scores of its prompt."""
 
     tokens: list[int]
@@ -64,7 +64,7 @@ class Case:
 
     number: int
     request: Request
-    expected: Answer
+    expected: LoneAnswer
     cancel_at: int | None
     output: list[int] = field(default_factory=list)
     prompt_scores: PromptScores = field(default_factory=list)
@@ -80,7 +80,7 @@ def check_engine(
 ) -> int:
     """Serve `count` requests at each batch size; return how many texts differ from those alone."""
     rng, console = random.Random(seed), Console(stderr=True)
-    requests, texts = list[tuple[Request, Answer]](), list[list[int]]()
+    requests, texts = list[tuple[Request, LoneAnswer]](), list[list[int]]()
     numbers = track(range(count), "alone", console=console, disable=not console.is_terminal)
     for _ in numbers:
         request = random_request(runner, rng, prompts, max_new_tokens, texts)
@@ -132,16 +132,16 @@ def random_request(
     )
 
 
-def answer_alone(runner: Runner, request: Request) -> Answer:
+def answer_alone(runner: Runner, request: Request) -> LoneAnswer:
     """Decode a request plainly, and score its prompt in a request of its own."""
     limits, logprobs = request.limits, request.sampling.prompt_logprobs
     result = runner.generate(
         request.prompt, limits.max_new_tokens, speculate=False, stop_ids=limits.stop_ids
     )
     if logprobs is None:
-        return Answer(result.token_ids, [])
+        return LoneAnswer(result.token_ids, [])
     scores = runner.generate(request.prompt, 0, prompt_logprobs=logprobs).prompt_logprobs
-    return Answer(result.token_ids, without_offsets(scores or ()))
+    return LoneAnswer(result.token_ids, without_offsets(scores or ()))
 
 
 def without_offsets(logprobs: Sequence[TokenLogprobs]) -> PromptScores:
@@ -149,7 +149,7 @@ def without_offsets(logprobs: Sequence[TokenLogprobs]) -> PromptScores:
     return [token[:3] for token in logprobs]
 
 
-def random_case(rng: random.Random, number: int, request: Request, expected: Answer) -> Case:
+def random_case(rng: random.Random, number: int, request: Request, expected: LoneAnswer) -> Case:
     """Return a case; some are cancelled, before their first token or anywhere after it."""
     cancelled = rng.random() < CANCELLED
     cancel_at = rng.randrange(len(expected.tokens)) if cancelled else None

@@ -28,7 +28,7 @@ HALF_REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100
 TIMEOUT = 120.0  # seconds
 
 
-class Answer(NamedTuple):
+class ServedAnswer(NamedTuple):
     """A text, its number of tokens, and the log probabilities of the shown ones, where wanted."""
 
     text: str
@@ -42,7 +42,7 @@ class ExpectedAnswer:
 
     prompt: str
     parameters: GenerationParams
-    answer: Answer
+    answer: ServedAnswer
 
 
 @dataclass(slots=True)
@@ -95,11 +95,11 @@ def expected_answers(
     return expected
 
 
-def answer_of(result: Result) -> Answer:
+def answer_of(result: Result) -> ServedAnswer:
     """Return a result as a chat completion shows it, without the id that ended it."""
     logprobs = [token.logprob for token in result.logprobs or ()]
     shown = logprobs[:-1] if result.finish_reason == "stop" else logprobs
-    return Answer(result.text or "", len(result.token_ids), [*shown])
+    return ServedAnswer(result.text or "", len(result.token_ids), [*shown])
 
 
 class Client:
@@ -146,7 +146,7 @@ class Client:
         content = choice.logprobs.content if choice.logprobs else None
         logprobs: list[float | None] = [token.logprob for token in content or ()]
         tokens = usage.completion_tokens if usage else 0
-        answer = Answer(choice.message.content or "", tokens, logprobs)
+        answer = ServedAnswer(choice.message.content or "", tokens, logprobs)
         self._judge(request, answer, None, started)
 
     def _stream(self, request: ExpectedAnswer) -> None:
@@ -167,7 +167,7 @@ class Client:
                 if leaves and len(text) > 20:
                     return self._counts.note("left")
                 time.sleep(0.05 if slow else 0)
-        self._judge(request, Answer(text, tokens, logprobs), first, started)
+        self._judge(request, ServedAnswer(text, tokens, logprobs), first, started)
 
     def _options(self, request: ExpectedAnswer) -> dict[str, Any]:
         parameters = request.parameters
@@ -189,7 +189,7 @@ class Client:
         self._counts.note("half")
 
     def _judge(
-        self, request: ExpectedAnswer, answer: Answer, first: float | None, started: float
+        self, request: ExpectedAnswer, answer: ServedAnswer, first: float | None, started: float
     ) -> None:
         self._counts.time(answer.tokens, first, time.monotonic() - started)
         if answer == request.answer:

@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class HeadScore:
     """The `right` ones among `drafted` tokens of some texts, by step, and what rounds would emit.
 
     `rounds` and `emitted` count verify rounds and the tokens that they emit, by chain length.
@@ -29,7 +29,7 @@ class Score:
     emitted: dict[int, int]
 
     @classmethod
-    def total(cls, scores: Sequence["Score"]) -> "Score":
+    def total(cls, scores: Sequence["HeadScore"]) -> "HeadScore":
         """Return the sum of at least one score."""
         return cls(
             [sum(column) for column in zip(*(s.right for s in scores), strict=True)],
@@ -54,17 +54,17 @@ class Score:
         return {"accuracy_by_step": self.accuracy_by_step, "tau": self.tau}
 
 
-def evaluate_head(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Score:
+def evaluate_head(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> HeadScore:
     """Score a head on at least one greedy answer; a draft is right if it is the target's token.
 
     Up to the first wrong one, a drafted chain equals the teacher-forced one, so the accepted
     lengths are exact.
     """
-    return Score.total(list(_scores(draft, target, corpus)))
+    return HeadScore.total(list(_scores(draft, target, corpus)))
 
 
 @torch.no_grad()
-def _scores(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Iterator[Score]:
+def _scores(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Iterator[HeadScore]:
     by_length = corpus.lengths.argsort(stable=True)
     for rows in by_length.split(ROWS_AT_ONCE):
         batch = corpus.batch(rows)
@@ -81,7 +81,7 @@ def _scores(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Iterato
             accepted = hits[:chain_len].long().cumprod(0).sum(0).tolist()
             ends, starts = corpus.lengths[rows].tolist(), corpus.answer_starts[rows].tolist()
             rounds[chain_len], emitted[chain_len] = _replay(accepted, starts, ends)
-        yield Score(
+        yield HeadScore(
             hits.sum((1, 2)).tolist(), torch.stack(drafted).sum((1, 2)).tolist(), rounds, emitted
         )
 

@@ -26,14 +26,14 @@ from eagle_aot.lab.training.heads.answers.shards import (
     write_tensors,
 )
 from eagle_aot.lab.training.heads.answers.writer import (
-    Answer,
-    AnswerRequest,
     AnswerWriter,
+    TrainingAnswer,
+    TrainingPrompt,
     answer_greedily,
 )
 from eagle_aot.lab.training.heads.corpus import Corpus
 from eagle_aot.lab.training.heads.draft import build_draft, draft_config, draft_vocabulary
-from eagle_aot.lab.training.heads.evaluation import CHAIN_LENS, Score, evaluate_head
+from eagle_aot.lab.training.heads.evaluation import CHAIN_LENS, HeadScore, evaluate_head
 from eagle_aot.lab.training.heads.head_checkpoint import Verifier, read_head, save_head
 from eagle_aot.lab.training.heads.learned_mask import rarest_token
 from eagle_aot.lab.training.heads.prompts.collect import PromptSet, collect_prompts
@@ -79,7 +79,7 @@ def run_answers(run: Run) -> AnswerShards:
     )
     greedy = is_greedy(torch.arange(len(prompts))).tolist()
     left = (
-        AnswerRequest(number, prompts.ids(number), 0.0 if greedy[number] else spec.temperature)
+        TrainingPrompt(number, prompts.ids(number), 0.0 if greedy[number] else spec.temperature)
         for number in range(len(prompts))
         if number not in answered
     )
@@ -97,10 +97,10 @@ def _minutes(started: float) -> float:
     return (time.monotonic() - started) / 60
 
 
-def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Answer]]) -> None:
+def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[TrainingAnswer]]) -> None:
     console, started = Console(), time.monotonic()
     tokens_before = tokens = shards.answer_tokens
-    waiting: list[Answer] = []
+    waiting: list[TrainingAnswer] = []
     while tokens < run.spec.answer_tokens and _minutes(started) < run.spec.answer_minutes:
         some = next(written, None)
         waiting += some or []
@@ -233,7 +233,7 @@ def run_evaluate(run: Run, prompts_jsonl: Path) -> None:
         kind: evaluate_head(draft, run.target, Corpus.of_rows(some, run.device))
         for kind, some in by_kind.items()
     }
-    scores[ALL] = Score.total(list(scores.values()))
+    scores[ALL] = HeadScore.total(list(scores.values()))
     new_console().print(table(scores))
     facts = {kind: score.summary() for kind, score in scores.items()}
     record(
@@ -250,7 +250,7 @@ def kinds_and_ids(run: Run, path: Path) -> list[tuple[str, list[int]]]:
     ]
 
 
-def table(scores: dict[str, Score]) -> Table:
+def table(scores: dict[str, HeadScore]) -> Table:
     """Return a row for every kind."""
     shown = table_of("kind", *(f"tau, K = {k}" for k in CHAIN_LENS), "right by step")
     for kind, score in scores.items():

@@ -38,7 +38,7 @@ _FINAL = re.compile(r"^#### (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SolutionStep:
     """One step of a solution: `result` is the name that the expression's value gets."""
 
     result: str
@@ -52,7 +52,7 @@ class Template:
 
     numbers: dict[str, range]
     questions: list[str]
-    steps: list[Step]
+    steps: list[SolutionStep]
 
 
 def _template(table: dict[str, Any]) -> Template:
@@ -61,7 +61,7 @@ def _template(table: dict[str, Any]) -> Template:
         for name, span in table["numbers"].items()
     }
     numbers = {name: range(first, end) for name, (first, end) in spans.items()}
-    return Template(numbers, table["questions"], [Step(*step) for step in table["steps"]])
+    return Template(numbers, table["questions"], [SolutionStep(*step) for step in table["steps"]])
 
 
 TEMPLATES = [_template(table) for table in DATA["templates"]]

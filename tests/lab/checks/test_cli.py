@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from eagle_aot.lab.checks import draws, engine, sampled_texts
 from eagle_aot.lab.checks.cli import main
-from eagle_aot.lab.checks.engine import Answer
+from eagle_aot.lab.checks.engine import LoneAnswer
 from eagle_aot.lab.checks.rows import RowCheck, RowComparison
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.engine import Request
@@ -141,9 +141,9 @@ def test_request_that_answers_differently_is_reported(
 ) -> None:
     answer_alone = engine.answer_alone
 
-    def wrong(runner: Runner, request: Request) -> Answer:
+    def wrong(runner: Runner, request: Request) -> LoneAnswer:
         (first, *others), scores = answer_alone(runner, request)
-        return Answer([first ^ 1, *others], scores[1:] or scores)
+        return LoneAnswer([first ^ 1, *others], scores[1:] or scores)
 
     monkeypatch.setattr(engine, "answer_alone", wrong)
     options = "--batch-sizes", "2", *FEW_REQUESTS

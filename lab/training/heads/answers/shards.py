@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.lab.training.heads.answers.writer import Answer
+from eagle_aot.lab.training.heads.answers.writer import TrainingAnswer
 from eagle_aot.lab.training.heads.corpus import Corpus
 
 
@@ -36,7 +36,7 @@ class AnswerShards:
         """The number of answer tokens in all files."""
         return sum(int((part["lengths"] - part["starts"]).sum()) for part in self._parts)
 
-    def add(self, answers: Sequence[Answer]) -> None:
+    def add(self, answers: Sequence[TrainingAnswer]) -> None:
         """Write one more file."""
         rows = [[*answer.request.ids, *answer.ids] for answer in answers]
         part = {

@@ -24,7 +24,7 @@ SMALLEST_NOISE = 1e-20
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRequest:
+class TrainingPrompt:
     """A prompt to answer: its number, its token ids and the temperature, 0 for greedy."""
 
     number: int
@@ -33,10 +33,10 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TrainingAnswer:
     """An answer as token ids, its stop id included where it has one."""
 
-    request: AnswerRequest
+    request: TrainingPrompt
     ids: list[int]
 
 
@@ -70,10 +70,10 @@ class AnswerWriter:
         # The last column takes the tokens that a finished slot still chooses.
         self._answers = torch.zeros(slots, max_new_tokens + 1, dtype=torch.int64, device=device)
         self._noise = torch.ones(slots, target.facts.vocab_size, device=device)
-        self._running: dict[int, AnswerRequest] = {}
+        self._running: dict[int, TrainingPrompt] = {}
 
     @torch.no_grad()
-    def write(self, requests: Iterable[AnswerRequest]) -> Iterator[list[Answer]]:
+    def write(self, requests: Iterable[TrainingPrompt]) -> Iterator[list[TrainingAnswer]]:
         """Yield answers as they end, some at a time, in no particular order."""
         waiting = iter(requests)
         while True:
@@ -83,7 +83,7 @@ class AnswerWriter:
                 return
             yield self._advance()
 
-    def _start(self, free: Sequence[int], requests: Sequence[AnswerRequest]) -> None:
+    def _start(self, free: Sequence[int], requests: Sequence[TrainingPrompt]) -> None:
         """Put prompts into slots; the first step reads the last token of each."""
         by_length = sorted(requests, key=lambda request: len(request.ids))
         taken = list(zip(free, by_length, strict=False))
@@ -93,7 +93,7 @@ class AnswerWriter:
             self._prefill(taken[-count:], width)
             del taken[-count:]
 
-    def _prefill(self, taken: Sequence[tuple[int, AnswerRequest]], width: int) -> None:
+    def _prefill(self, taken: Sequence[tuple[int, TrainingPrompt]], width: int) -> None:
         rows = [[*request.ids, *[0] * (width - len(request.ids))] for _, request in taken]
         facts = [[slot, request.ids[-1], len(request.ids) - 1] for slot, request in taken]
         device = self.target.device
@@ -105,7 +105,7 @@ class AnswerWriter:
         self._temperatures[slots] = torch.tensor(temperatures, device=device)
         self._running.update(taken)
 
-    def _advance(self) -> list[Answer]:
+    def _advance(self) -> list[TrainingAnswer]:
         """Run some steps and return the answers that ended in them."""
         attended = _up(int(self._positions.max()) + STEPS_BETWEEN_LOOKS, LENGTH_STEP)
         for _ in range(STEPS_BETWEEN_LOOKS):
@@ -114,7 +114,7 @@ class AnswerWriter:
         ended = [slot for slot in self._running if done[slot]]
         answers = self._answers[torch.tensor(ended, dtype=torch.int64)].tolist()
         return [
-            Answer(self._running.pop(slot), answer[: counts[slot]])
+            TrainingAnswer(self._running.pop(slot), answer[: counts[slot]])
             for slot, answer in zip(ended, answers, strict=True)
         ]
 
@@ -164,7 +164,7 @@ def answer_greedily(
         stop_ids=stop_ids,
         seed=0,
     )
-    requests = (AnswerRequest(number, ids, 0.0) for number, ids in enumerate(prompts))
+    requests = (TrainingPrompt(number, ids, 0.0) for number, ids in enumerate(prompts))
     answers = [answer for ended in writer.write(requests) for answer in ended]
     answers.sort(key=lambda answer: answer.request.number)
     return [([*a.request.ids, *a.ids], len(a.request.ids)) for a in answers]

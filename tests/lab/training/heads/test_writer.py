@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from eagle_aot.lab.training.heads.answers.writer import AnswerRequest, AnswerWriter, answer_greedily
+from eagle_aot.lab.training.heads.answers.writer import (
+    AnswerWriter,
+    TrainingPrompt,
+    answer_greedily,
+)
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
 from support.pre_norm_oracle import random_pre_norm, save
@@ -38,7 +42,7 @@ def test_greedy_answers_are_those_of_transformers(name: str, tmp_path: Path) -> 
     writer = AnswerWriter(
         target, slots=4, longest_prompt=LONGEST, max_new_tokens=NEW, stop_ids=STOP_IDS, seed=0
     )
-    requests = (AnswerRequest(number, ids, 0.0) for number, ids in enumerate(prompts))
+    requests = (TrainingPrompt(number, ids, 0.0) for number, ids in enumerate(prompts))
     answers = {a.request.number: a.ids for ended in writer.write(requests) for a in ended}
     for number, ids in enumerate(prompts):
         expected = model.generate(
@@ -63,7 +67,7 @@ def samples(target: FrozenTarget, count: int, temperature: float, seed: int) -> 
     writer = AnswerWriter(
         target, slots=500, longest_prompt=4, max_new_tokens=1, stop_ids=(), seed=seed
     )
-    requests = (AnswerRequest(number, [1, 2, 3], temperature) for number in range(count))
+    requests = (TrainingPrompt(number, [1, 2, 3], temperature) for number in range(count))
     answers = [answer for ended in writer.write(requests) for answer in ended]
     return [a.ids[0] for a in sorted(answers, key=lambda a: a.request.number)]
 
