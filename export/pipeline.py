@@ -57,10 +57,7 @@ def export(resolved: ResolvedExport) -> Manifest:
     checkpoints.provenance.check_tokenizer()  # before the minutes of work, not after
     with resolved.progress.stage("load"):
         loaded = load_by_gpu(
-            checkpoints,
-            resolved.dtype,
-            resolved.cache_sizes,
-            images=resolved.spec.reads_images,
+            checkpoints, resolved.dtype, resolved.cache_sizes, images=resolved.spec.reads_images
         )
     return export_pair(loaded, resolved)
 

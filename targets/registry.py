@@ -138,7 +138,7 @@ OTHER_MATH = {
 
 REFUSED = {
     "gemma4-26b-a4b": "each token of each layer uses its own 8 of 128 experts, and there is no "
-    "kernel for INT4 weights that are chosen per token; gemma4-12b and gemma4-31b are dense",
+    "kernel for INT4 weights that are chosen per token; gemma4-12b and gemma4-31b are dense"
 }
 """Targets that users may expect, and why they are not supported."""
 

@@ -24,9 +24,7 @@ __all__ = ["check_graphs", "mutated_buffers"]
 
 
 def check_graphs(
-    programs: Mapping[str, ExportedProgram],
-    methods: Mapping[str, MethodSpec],
-    max_batch_size: int,
+    programs: Mapping[str, ExportedProgram], methods: Mapping[str, MethodSpec], max_batch_size: int
 ) -> None:
     """Raise ExportError, naming the method, unless all programs keep the graph contract.
 

@@ -136,8 +136,5 @@ def check_no_head(spec: ExportSpec) -> None:
     refuse(
         (spec.draft_dir, f"--drafter {spec.drafter} reads no head: leave out --draft-dir"),
         (spec.tap_layers, "--tap-layers: there is no head, name one with --draft-dir"),
-        (
-            spec.draft_quant != NONE,
-            "--draft-quant: there is no head, name one with --draft-dir",
-        ),
+        (spec.draft_quant != NONE, "--draft-quant: there is no head, name one with --draft-dir"),
     )

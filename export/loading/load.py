@@ -47,11 +47,7 @@ class LoadedPair:
 
 
 def load_pair(
-    checkpoints: ResolvedCheckpoints,
-    dtype: torch.dtype,
-    caches: CacheSpec,
-    *,
-    images: bool = False,
+    checkpoints: ResolvedCheckpoints, dtype: torch.dtype, caches: CacheSpec, *, images: bool = False
 ) -> LoadedPair:
     """Load target and drafter on the host and check them against each other.
 
@@ -75,11 +71,7 @@ def load_pair(
 
 
 def load_by_gpu(
-    checkpoints: ResolvedCheckpoints,
-    dtype: torch.dtype,
-    caches: CacheSpec,
-    *,
-    images: bool = False,
+    checkpoints: ResolvedCheckpoints, dtype: torch.dtype, caches: CacheSpec, *, images: bool = False
 ) -> LoadedPair:
     """Load the pair for an export: for CUDA its caches take no memory until methods are lowered.
 

@@ -86,9 +86,7 @@ def zeros_without_memory(_: object) -> Callable[[Tensor, Any], Tensor]:
     return lambda like, device: untouched_zeros(like).to(device)
 
 
-def write_holes(
-    write: Callable[[Tensor, str], bytes],
-) -> Callable[[Tensor, str], bytes]:
+def write_holes(write: Callable[[Tensor, str], bytes]) -> Callable[[Tensor, str], bytes]:
     """Write a storage of zeros as a file without blocks; returns the SHA-256 of the contents."""
 
     def write_zeros_or_bytes(tensor: Tensor, path: str) -> bytes:

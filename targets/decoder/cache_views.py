@@ -13,14 +13,7 @@ from torch import Tensor
 from eagle_aot.targets.decoder.attention import additive, attend, attend_with_tail
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.norms import cast
-from eagle_aot.targets.step import (
-    TAIL,
-    PromptChunk,
-    Rows,
-    Step,
-    one_row_of_rows,
-    rows_of_sequences,
-)
+from eagle_aot.targets.step import TAIL, PromptChunk, Rows, Step, one_row_of_rows, rows_of_sequences
 from eagle_aot.triton_kernels import copy_rows as copy_rows_operator
 from eagle_aot.triton_kernels import sdpa_prompt, sdpa_splitk
 

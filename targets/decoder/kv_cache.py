@@ -67,12 +67,7 @@ class FlatKVCache(KVCache):
     """
 
     def __init__(
-        self,
-        kv_heads: int,
-        max_seq_len: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        sequences: int = 1,
+        self, kv_heads: int, max_seq_len: int, head_dim: int, dtype: torch.dtype, sequences: int = 1
     ) -> None:
         super().__init__(kv_heads, flat_slots(max_seq_len), head_dim, dtype, sequences)
 

@@ -114,11 +114,7 @@ class Gemma4Layer(ResidualLayer):
             self.post_attention_layernorm,
         )
         return add_branch(
-            self.mlp(normed),
-            stream,
-            next_norm,
-            self.post_feedforward_layernorm,
-            self.layer_scalar,
+            self.mlp(normed), stream, next_norm, self.post_feedforward_layernorm, self.layer_scalar
         )
 
 

@@ -23,12 +23,7 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.weight import (
-    Int4Weight,
-    bytes_of_codes,
-    bytes_of_words,
-    codes_of_words,
-)
+from eagle_aot.targets.int4.weight import Int4Weight, bytes_of_codes, bytes_of_words, codes_of_words
 
 AWQ_SUFFIXES = ("qweight", "qzeros", "scales", "bias")
 AWQ_NIBBLE_OF_COLUMN = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
@@ -121,9 +116,7 @@ def read_gptq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     _check_gptq_order(checkpoint, module, columns, columns // len(scales))
     _check_bias(checkpoint, module)
     return Int4Weight(
-        qdata=bytes_of_words(words.t()),
-        scale=scales.contiguous(),
-        zero_point=zeros.float(),
+        qdata=bytes_of_words(words.t()), scale=scales.contiguous(), zero_point=zeros.float()
     )
 
 

@@ -35,9 +35,7 @@ IN_THE_FILE = "torchao"
 
 FORMATS = {
     COMPRESSED_TENSORS: QuantFormat(
-        compressed_tensors.check_config,
-        compressed_tensors.SUFFIXES,
-        compressed_tensors.read_weight,
+        compressed_tensors.check_config, compressed_tensors.SUFFIXES, compressed_tensors.read_weight
     ),
     "awq": QuantFormat(
         awq_gptq.check_awq, awq_gptq.AWQ_SUFFIXES, awq_gptq.read_awq, awq_gptq.check_module

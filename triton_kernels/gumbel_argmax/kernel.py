@@ -10,12 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eagle_aot.triton_kernels.gumbel_argmax.reference import FACTORS, SHIFTS
-from eagle_aot.triton_kernels.gumbel_argmax.table import (
-    FIRST,
-    HALF,
-    REST_BITS,
-    gumbel_table,
-)
+from eagle_aot.triton_kernels.gumbel_argmax.table import FIRST, HALF, REST_BITS, gumbel_table
 
 BLOCK = 4096
 OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}

@@ -6,12 +6,7 @@ It works in place, on a few rows at a time.
 import torch
 from torch import Tensor
 
-from eagle_aot.triton_kernels.gumbel_argmax.table import (
-    FIRST,
-    HALF,
-    REST_BITS,
-    gumbel_table,
-)
+from eagle_aot.triton_kernels.gumbel_argmax.table import FIRST, HALF, REST_BITS, gumbel_table
 
 SHIFTS = 17, 11, 15
 FACTORS = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB

@@ -60,12 +60,7 @@ def _none_is_idle(splits: int, steps: int) -> bool:
 
 
 def int4_linear(
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    splits: int,
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, features: int, splits: int
 ) -> Tensor:
     """Multiply `x` [1, M, K]: [1, M, features] in x's dtype; other arguments as in `op.py`."""
     parts = int4_linear_parts(x, codes, scales, zeros, features, splits)
@@ -73,12 +68,7 @@ def int4_linear(
 
 
 def int4_linear_parts(
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    splits: int,
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, features: int, splits: int
 ) -> Tensor:
     """Multiply `x` [1, M, K] in parts to be added: float32 [splits, 1, M, features].
 

@@ -79,12 +79,7 @@ def _small_shape(
 
 @_operator("eagle_aot::int4_large_m", mutates_args={})
 def int4_large_m(
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    activation: str,
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, features: int, activation: str
 ) -> Tensor:
     """Multiply `x` bfloat16 [M, K] or [1, M, K]: [..., M, N], or [..., M, N / 2] if activated.
 
@@ -99,12 +94,7 @@ def int4_large_m(
 
 @int4_large_m.register_kernel("cpu")
 def _large_on_cpu(
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    activation: str,
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, features: int, activation: str
 ) -> Tensor:
     _check_single(x)
     return _product(x, codes, scales, zeros, features, activation)
@@ -112,24 +102,14 @@ def _large_on_cpu(
 
 @int4_large_m.register_fake
 def _large_shape(
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    activation: str,
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, features: int, activation: str
 ) -> Tensor:
     _check_single(x)
     return x.new_empty((*x.shape[:-1], features // 2 if activation else features))
 
 
 def _product(
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    activation: str,
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, features: int, activation: str
 ) -> Tensor:
     qdata, scale, zero_point = unpack(PackedInt4(codes, scales, zeros, features, x.shape[-1]))
     product = int4_linear_reference(x, qdata, scale, zero_point)

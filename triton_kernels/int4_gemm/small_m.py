@@ -38,12 +38,7 @@ def added(acc: tl.tensor, part: tl.tensor, PTX: tl.constexpr) -> tl.tensor:
     """Return acc + part in a form that Triton does not turn into a sum of the tensor cores."""
     if PTX:
         total = tl.inline_asm_elementwise(
-            "add.rn.f32 $0, $1, $2;",
-            "=f,f,f",
-            [acc, part],
-            dtype=tl.float32,
-            is_pure=True,
-            pack=1,
+            "add.rn.f32 $0, $1, $2;", "=f,f,f", [acc, part], dtype=tl.float32, is_pure=True, pack=1
         )
     else:
         total = acc + part

@@ -102,10 +102,7 @@ def begin_kernel(
 
 @triton.jit
 def narrower(
-    spans_ptr: tl.tensor,
-    sums_ptr: tl.tensor,
-    top_p: tl.tensor,
-    CHOICES: tl.constexpr,
+    spans_ptr: tl.tensor, sums_ptr: tl.tensor, top_p: tl.tensor, CHOICES: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
     """Narrow a row's span, after all of its blocks have been added, and reset the sums.
 

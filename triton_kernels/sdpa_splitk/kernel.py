@@ -34,12 +34,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     tile_items,
 )
 from eagle_aot.triton_kernels.sdpa_splitk.tail import attend_tails
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
-    Tiling,
-    choose_tiling,
-    tail_rows,
-    tile_rows,
-)
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling, choose_tiling, tail_rows, tile_rows
 
 LOG2_E = math.log2(math.e)
 

@@ -89,10 +89,7 @@ def readings_of(draft: Eagle3Draft, num_layers: int) -> Iterator[Eagle3Reading]:
     """Yield the readings of a head whose target has `num_layers` layers."""
     config = draft.config
     chosen = Eagle3Reading(
-        target_ids=draft.target_ids,
-        draft=draft,
-        tap_layers=config.tap_layers,
-        wiring=config.wiring,
+        target_ids=draft.target_ids, draft=draft, tap_layers=config.tap_layers, wiring=config.wiring
     )
     yield chosen
     yield from _other_taps(chosen, num_layers)

@@ -21,9 +21,7 @@ from jinja2.utils import Namespace
 def compile_template(text: str) -> Template:
     """Return a template to render. Raises TemplateError for a text that is none."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = tojson
     environment.globals |= {
@@ -92,11 +90,7 @@ def tojson(
 ) -> str:
     """Return JSON; jinja2's own filter would escape the characters of HTML."""
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 

@@ -23,11 +23,10 @@ if not find_spec("triton"):
 
 from executorch.backends.cuda import cuda_backend, cuda_weight_collector
 from torch._higher_order_ops import triton_kernel_wrap
-from torch._inductor import config, cpp_builder, ir, scheduler
+from torch._inductor import cpp_builder
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.export.lowering.cuda import WriteInPlace
 from eagle_aot.export.lowering.cuda_replacements import (
     analyse_once,
     object_per_kernel,
@@ -39,12 +38,10 @@ from eagle_aot.targets.step import chain_tail
 from eagle_aot.triton_kernels.copy_rows import copy_rows
 from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
-from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
 from support.kernels.compiled import analyse_for_h100
 from support.kernels.int4_cases import Case, tensors
-from support.kernels.norm_rope_cases import Case as NormRopeCase
 from support.kernels.residual_cases import Case as ResidualCase
 
 
@@ -203,68 +200,6 @@ def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.Monkey
     expected, each = opened(program, nullcontext())
     written, once = opened(program, applied(CUDA))
     assert written == expected and 2 * once == len(written) <= each
-
-
-STORES = NormRopeCase(1, 8, 4, 2, 64)
-LAYERS = 3
-
-
-class Layers(nn.Module):
-    """Store rows in their caches at slots, and by angles, that follow from their positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for layer in range(LAYERS):
-            *_, k, v = STORES.arguments()[:7]
-            self.register_buffer(f"k{layer}", k)
-            self.register_buffer(f"v{layer}", v)
-        self.rest = STORES.arguments()[-3:]
-
-    def forward(self, parts: Tensor, positions: Tensor) -> list[Tensor]:
-        own = torch.where(positions < 0, 15, positions % 15).flatten()
-        angles = positions[..., None, None] * torch.arange(1, 33) / 8
-        cos, sin = (torch.cat((x, x), dim=-1) for x in (angles.cos(), angles.sin()))
-        return [
-            norm_rope_store(parts, cos, sin, None, None, self.get_buffer(f"k{layer}"),
-                            self.get_buffer(f"v{layer}"), own, None, None, *self.rest)
-            for layer in range(LAYERS)
-        ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def layers() -> ExportedProgram:
-    rows, parts = Dim("rows", min=2, max=16), STORES.arguments()[0]
-    positions = torch.arange(parts.shape[2]).unsqueeze(0)
-    shapes = {2: rows}, {1: rows}
-    traced = torch.export.export(Layers(), (parts, positions), dynamic_shapes=shapes, strict=False)
-    return traced.run_decompositions({}, decompose_custom_triton_ops=False)
-
-
-def test_inputs_that_kernel_calls_share_are_computed_once(layers: ExportedProgram) -> None:
-    """Slots, cosines and sines, for which the compiler would launch kernels of its own."""
-    plans: list[list[object]] = []
-
-    def plan(_: object, operations: list[object]) -> None:
-        plans.append(operations)
-        raise InterruptedError("the rest needs a GPU")
-
-    names = layers.graph_signature.user_inputs
-    fake = [node.meta["val"] for node in layers.graph.nodes if node.name in names]
-    with (
-        pytest.MonkeyPatch.context() as monkeypatch,
-        pytest.raises(Exception, match="needs a GPU"),
-        torch.no_grad(),
-        applied(CUDA),
-        config.patch({"pre_grad_custom_pass": WriteInPlace()}),
-    ):
-        analyse_for_h100(monkeypatch)
-        monkeypatch.setattr(scheduler.Scheduler, "__init__", plan)
-        torch._inductor.aot_compile(layers.module(), tuple(fake))
-    (operations,) = plans
-    calls = [each for each in operations if isinstance(each, ir.UserDefinedTritonKernel)]
-    buffers = [each for each in operations if isinstance(each, ir.ComputedBuffer)]
-    computed = [buffer for buffer in buffers if any(size != 0 for size in buffer.data.ranges)]
-    assert (len(calls), len(computed)) == (LAYERS, 3)
 
 
 @pytest.mark.parametrize("value", [0, 1])
