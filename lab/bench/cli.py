@@ -20,7 +20,7 @@ PARTS = {
 
 
 PART = click.Option(["--part"], type=click.Choice(list(PARTS)), default="rounds", show_default=True,
-                    help="Each has options of its own: --part P --help.",
+                    help="What to measure. Options of a part: --part P --help.",
                     expose_value=False)  # fmt: skip
 """An option for the help of each part: `split_part` has taken it out of the arguments."""
 

@@ -25,11 +25,11 @@ from eagle_aot.targets.family import TINY_DIR
 
 TARGET = ["--target-model", "gemma4-tiny", "--device", "cpu"]
 ANSWERS = ["--prompts", "8", "--longest-prompt", "100", "--max-new-tokens", "32", "--slots", "16"]
-HEAD = [
+SIZES = [
     *("--tap-layers", "2,4,5", "--held-out", "2", "--draft-vocab-size", "128"),
-    *("--intermediate-size", "64", "--steps", "36", "--batch-tokens", "256"),
-    *("--learning-rate", "5e-3"),
+    *("--intermediate-size", "64", "--batch-tokens", "256", "--learning-rate", "5e-3"),
 ]
+HEAD = [*SIZES, "--steps", "36"]
 EOS_IDS = (1, 4)
 
 
@@ -117,7 +117,7 @@ def test_a_p_eagle_head_is_trained_on_the_same_answers(trained: Path, tmp_path: 
     others = ["--prompts-jsonl", trained / "questions.jsonl"]
     others += ["--eval-prompts-jsonl", trained / "others.jsonl", "--answer-tokens", "1500"]
     parallel = ["--drafter", "p-eagle", "--layers", "2", "--steps", "2", "--output-dir", tmp_path]
-    done = run("--smoke", *TARGET, *ANSWERS, *HEAD, *others, *parallel)
+    done = run("--smoke", *TARGET, *ANSWERS, *SIZES, *others, *parallel)
     assert done.exit_code == 0, done.output
     assert name_of_kind(Checkpoint(tmp_path / "head")) == "p-eagle"
     head = read(tmp_path, "training.json")["head"]
