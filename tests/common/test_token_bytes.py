@@ -1,11 +1,14 @@
-"""The bytes of tokens, of vocabularies of bytes and of SentencePiece."""
+"""The bytes of tokens in vocabularies of bytes and of SentencePiece, and printable text."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from eagle_aot.common.text import printable
 from eagle_aot.common.token_bytes import TokenBytes, byte_of_character
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.targets.family import TINY_DIR
@@ -57,3 +60,19 @@ def test_spaces_and_bytes_of_sentence_piece() -> None:
 
 def test_characters_of_bytes_are_those_of_transformers() -> None:
     assert byte_of_character() == {c: byte for byte, c in bytes_to_unicode().items()}
+
+
+@given(st.text())
+def test_control_characters_alone_are_replaced(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable() and len(shown) == len(text)
+    assert all(new in (old, "\ufffd") for new, old in zip(shown, text, strict=True))
+
+
+@pytest.mark.parametrize("text", ["", "plain text: 1 %", "d\u00e9j\u00e0 vu \u4e2d \U0001f600"])
+def test_printable_text_does_not_change(text: str) -> None:
+    assert printable(text) == text
+
+
+def test_escape_sequences_are_replaced() -> None:
+    assert printable("\x1b]0;owned\x07\x1b[2J\u202e") == "\ufffd]0;owned\ufffd\ufffd[2J\ufffd"

@@ -1,13 +1,16 @@
-"""Prompt lookup through the real `.pte`: the plain tokens, and fewer rounds where a text copies."""
+"""Prompt lookup and draft trees through the real `.pte` give the tokens of plain decoding."""
 
 import itertools
+import json
 import random
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, ChainLen
 from eagle_aot.runtime_runner.decode.stats import Stats
 from support.runner.lossless import ShuffledChooser, mixed_prompts
@@ -66,3 +69,34 @@ def test_no_order_of_chain_lengths_changes_a_token(
         assert result.token_ids == plain.token_ids, len(prompt)
         lengths |= {k for k, rounds in enumerate(result.stats.rounds_by_chain_len) if rounds}
     assert lengths == {chain.depth for chain in AUTO_CHAINS}
+
+
+SHAPES = [(1, 2, 2), (1, 8, 8), (2, 8, 40), (3, 2, 7), (5, 4, 16), (6, 8, 32), (7, 8, 63),
+          (8, 3, 63), (15, 2, 30)]  # fmt: skip
+PATHS = "mc_sim = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]]"
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+def test_a_tree_never_changes_the_tokens(
+    fixture: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    file = tmp_path / "paths.py"
+    file.write_text(PATHS)
+    trees = itertools.cycle([*SHAPES, str(file)])
+    for prompt in mixed_prompts(runner, 40)[::3]:
+        plain = runner.generate(prompt, 20, speculate=False)
+        for tree in itertools.islice(trees, 3):
+            result = runner.generate(prompt, 20, tree=tree)
+            assert result.token_ids == plain.token_ids, (len(prompt), tree)
+            assert result.finish_reason == plain.finish_reason
+
+
+def test_eagle_run_reports_the_acceptance_of_a_tree(tiny: Runner) -> None:
+    question = "Ada has 27 marbles. Marco has 6 times as many. How many do they have together?"
+    command = [str(tiny.directory), "--prompt", question, "--tree", "6,8,32", "--json"]
+    found = CliRunner().invoke(main, command)
+    assert found.exit_code == 0, found.output
+    stats = json.loads(found.stdout)
+    assert stats["tree"] == "6,8,32" and stats["drafted"] == 32 * stats["rounds"]
+    assert stats["acceptance_by_rank"][0] > 0.5

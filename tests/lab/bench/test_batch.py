@@ -1,4 +1,4 @@
-"""`eagle-bench --part batch` and `--part prefix`."""
+"""`eagle-bench` with `--part batch`, `--part prefix` and `--part images`."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.lab.bench import prefix
+from eagle_aot.lab.bench import images, prefix
 from eagle_aot.lab.bench.batch import BatchTimes, main, whole_round
 from eagle_aot.lab.bench.prefix import random_prompts
 from eagle_aot.runtime_runner import Runner
@@ -90,3 +90,20 @@ def test_reuse_caches_the_prefix_and_changes_no_token(batch_artifact: Path) -> N
     assert shown.exit_code == 0 and "cached" in shown.stdout
     refused = CliRunner().invoke(prefix.main, [str(batch_artifact), "--prefix", "100000"])
     assert refused.exit_code == 1
+
+
+@pytest.mark.artifact
+def test_images_and_prompts_are_timed(picture_artifact: Path, batch_artifact: Path) -> None:
+    chosen = ["--images", "1,3", "--repeats", "1"]
+    done = CliRunner().invoke(images.main, [str(picture_artifact), *chosen, "--json"])
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    (encoded,) = results["encoded"]
+    assert encoded["rows"] == 70 and encoded["seconds"] > encoded["floor"] > 0
+    assert [(one["images"], one["tokens"]) for one in results["prompts"]] == [(1, 106), (3, 238)]
+    shown = CliRunner().invoke(images.main, [str(picture_artifact), *chosen])
+    assert shown.exit_code == 0 and "times the floor" in shown.stdout
+    refused = CliRunner().invoke(images.main, [str(picture_artifact), "--images", "100"])
+    assert refused.exit_code == 1
+    text = CliRunner().invoke(images.main, [str(batch_artifact)])
+    assert text.exit_code == 1 and "takes text alone" in text.output

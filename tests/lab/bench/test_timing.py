@@ -1,5 +1,6 @@
-"""How samples are taken, on a device whose time is scripted."""
+"""Samples, read bandwidth and peak memory, on a device whose time is scripted."""
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import cast
@@ -8,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from eagle_aot.lab.bench import memory
+from eagle_aot.lab.bench.memory import all_parts, peak_memory
 from eagle_aot.lab.bench.timing import (
     MAX_CALLS,
     WARM_UPS,
@@ -22,6 +25,7 @@ from eagle_aot.lab.bench.timing import (
     time_on_host,
     time_to_launch,
 )
+from support.runner.logging_executor import LoggingExecutor
 
 
 class ScriptedClock:
@@ -162,3 +166,26 @@ def test_the_host_clock_measures_the_host() -> None:
 def test_each_device_has_its_clock() -> None:
     assert isinstance(clock_for(torch.device("cpu")), HostClock)
     assert isinstance(clock_for(torch.device("cuda", 0)), CudaClock)
+
+
+def test_the_bandwidth_is_bytes_over_the_fastest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 4 * memory.COLUMNS * 16
+    monkeypatch.setitem(memory.BUFFER_BYTES, "cpu", size)
+    times = itertools.chain((9.0, 3.0, 2.0, 4.0), itertools.repeat(5.0))
+    monkeypatch.setattr(memory, "time_on_device", lambda clock, timed, calls: next(times))
+    bandwidth = memory.read_bandwidth(HostClock(), torch.device("cpu"))
+    assert bandwidth == pytest.approx(size / 2e-3)
+
+
+def test_parts_add_up_to_what_is_in_use() -> None:
+    permanent = {"target weights": 700, "draft cache": 50}
+    parts = all_parts(permanent, 1000, 1100, 40, 1145)
+    assert parts.items() > permanent.items()
+    assert list(parts.values())[len(permanent) :] == [250, 100, 40, 5]
+    assert sum(parts.values()) == 1145
+
+
+def test_on_the_cpu_there_is_one_figure() -> None:
+    (name, size), *others = peak_memory(LoggingExecutor(), 0, 0).items()
+    assert (name, others) == ("process", [])
+    assert size > 10e6

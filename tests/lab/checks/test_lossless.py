@@ -1,4 +1,4 @@
-"""Comparing outputs with plain decoding's, and explaining differences."""
+"""Comparing outputs with plain decoding's, explaining differences; draws."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
+from eagle_aot.lab.checks import draws
+from eagle_aot.lab.checks.draws import LOGITS, SAMPLINGS, draw, probabilities, statistics_of
 from eagle_aot.lab.checks.lossless import (
     OWN_AND_SCRIPT,
     LosslessReport,
@@ -116,3 +118,32 @@ def test_target_logits_are_those_of_transformers(length: int, tmp_path: Path) ->
         expected = model(tokens).logits[0, -1]
         logits = last_logits(target, tokens[0].tolist())
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_draws_have_the_right_distribution(name: str) -> None:
+    statistics = statistics_of(name, SAMPLINGS[name], range(4), 4096)
+    assert statistics.fits, str(statistics)
+
+
+def test_draws_of_another_distribution_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 % of a token's probability are many deviations at a hundred thousand draws."""
+    exact = probabilities(SAMPLINGS["temperature 1"])
+    exact[0] *= 1.05
+    monkeypatch.setattr(draws, "probabilities", lambda sampling: exact / exact.sum())
+    assert not statistics_of("other", SAMPLINGS["temperature 1"], range(10), 8192).fits
+
+
+def test_draws_of_neighbouring_seeds_are_independent() -> None:
+    """Their agreement is that of independent draws."""
+    sampling = SAMPLINGS["temperature 1"]
+    exact, count = probabilities(sampling), 8192
+    agreed = (draw(sampling, 4, count) == draw(sampling, 5, count)).double().mean().item()
+    chance = float((exact**2).sum())
+    assert abs(agreed - chance) < 4 * (chance * (1 - chance) / count) ** 0.5
+
+
+def test_equal_seeds_draw_equal_tokens() -> None:
+    sampling = SAMPLINGS["all"]
+    assert torch.equal(draw(sampling, 2**63 + 1, 500), draw(sampling, 2**63 + 1, 500))
+    assert len(LOGITS) > draw(sampling, 3, 500).unique().numel() > 1

@@ -1,11 +1,15 @@
-"""Requests that an artifact cannot serve are refused before anything runs."""
+"""Requests that an artifact cannot serve are refused, and requests may choose their trees."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.lab.invariants import check_invariants
+from eagle_aot.runtime_runner.adaptive.costs import FIRST_ROUNDS
 from eagle_aot.runtime_runner.decode.shape import AUTO, Shape
+from eagle_aot.runtime_runner.engine import Engine, Tokens
 from eagle_aot.runtime_runner.engine.request_checks import (
     all_stop_ids,
     check_prompt,
@@ -13,6 +17,15 @@ from eagle_aot.runtime_runner.engine.request_checks import (
     chosen_tree,
 )
 from support.files.artifact import CONSTANTS
+from support.runner.engines import (
+    Requests,
+    WaitingEngine,
+    adaptive_schedule_over,
+    record,
+    request_of,
+    rounds_over,
+)
+from support.runner.toy import VOCAB, SeeingDrafter, ToyTarget, next_token, plain_text
 
 
 @pytest.mark.parametrize(("ids", "message"), [
@@ -60,3 +73,70 @@ def test_a_drafter_of_chains_takes_no_tree() -> None:
         chosen_tree((6, 8, 32), "ngram", False, CONSTANTS)
     assert chosen_tree((4, 1, 4), "ngram", False, CONSTANTS) == Shape.chain(4)
     assert chosen_tree("6,8,32", "eagle3", True, CONSTANTS) == Shape(6, 8, 32)
+
+
+SEED, LENGTH = 11, 120
+
+
+class SecondIsRight(SeeingDrafter):
+    """All its chains are wrong."""
+
+    def _tree(self, text: list[int], parents: Sequence[int]) -> list[int]:
+        texts = [text]
+        for i, parent in enumerate(parents):
+            rank, before = parents[:i].count(parent), texts[parent]
+            texts.append([*before, (next_token(before, SEED) + rank - 1) % VOCAB])
+        return [text[-1] for text in texts[1:]]
+
+
+def engine_of(sequences: int, *, recorded: bool, waits: bool = False) -> Engine:
+    target = ToyTarget(SEED, 16, 9, sequences=sequences)
+    drafter = SecondIsRight(target, [False])
+    rounds = rounds_over(target, drafter, record if recorded else None)
+    return (WaitingEngine if waits else Engine)(adaptive_schedule_over(rounds, drafter))
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_chosen_trees_give_the_plain_text(sequences: int, recorded: bool, waits: bool) -> None:
+    requests = Requests(engine_of(sequences, recorded=recorded, waits=waits), check_invariants)
+    for i in range(sequences):
+        requests.add(request_of([i], LENGTH, "auto", tree="auto"))
+    requests.finish()
+    for number, end in requests.ends.items():
+        assert requests.tokens[number] == plain_text([number], SEED, LENGTH)
+        shapes = end.stats.rounds_by_shape
+        assert sum(shapes.values()) == end.stats.rounds
+        trees = [n for shape, n in shapes.items() if shape.startswith("tree")]
+        assert max(trees, default=0) >= FIRST_ROUNDS
+        assert end.stats.accepted == sum(end.stats.accepted_at_rank)
+
+
+def test_a_chain_next_to_chosen_trees_takes_its_likeliest_drafts_alone() -> None:
+    """They are wrong, so none is accepted, while the other request's trees are."""
+    requests = Requests(engine_of(2, recorded=False), check_invariants)
+    chain = requests.add(request_of([1], LENGTH, "auto"))
+    tree = requests.add(request_of([2], LENGTH, "auto", tree="auto"))
+    requests.finish()
+    stats = {number: end.stats for number, end in requests.ends.items()}
+    assert stats[chain].accepted == 0 < stats[tree].accepted
+    assert not sum(stats[chain].offered_at_rank[1:])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("steps", range(3, 12))
+def test_a_request_that_joins_has_the_drafts_that_it_requests(waits: bool, steps: int) -> None:
+    """Whatever was planned before it was there."""
+    engine = engine_of(3, recorded=False, waits=waits)
+    for i in range(2):
+        engine.add(request_of([i], LENGTH, "auto"))
+    for _ in range(steps):
+        engine.step()
+        check_invariants(engine)
+    joining, drafted = engine.add(request_of([5], 20, 5)), list[int]()
+    while engine.busy:
+        events = [e for e in engine.step() if isinstance(e, Tokens) and e.request == joining]
+        check_invariants(engine)
+        drafted += [event.drafted for event in events]
+    assert set(drafted[1:]) == {5}
