@@ -9,7 +9,7 @@ import pytest
 
 HOUSE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "house.py"))
 LIMITS: dict[str, int] = HOUSE["LIMITS"]
-EXCEPTIONS = {"product lines": 33_650, "test lines": 38_050}
+EXCEPTIONS = {"product lines": 33_200}
 """Counts that are still above their limits. They may fall: then lower or remove them here."""
 
 
