@@ -30,7 +30,7 @@ def installed_packages() -> list[str]:
 
 
 @pytest.mark.parametrize("folder", ["tiny", "smollm2"])
-def test_what_ships_is_small(folder: str) -> None:
+def test_shipped_checkpoints_are_small(folder: str) -> None:
     files = [p for p in (ROOT / "targets" / folder).rglob("*") if p.is_file()]
     assert 0 < sum(p.stat().st_size for p in files) <= 12e6
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -75,7 +75,7 @@ HASH = "0" * 64
     ({"bytes": 1, "sha256": "G" * 64}, "Expected `str` matching"),
     ({"bytes": 1, "sha256": "A" * 64}, "Expected `str` matching"),
 ])  # fmt: skip
-def test_what_is_no_record_is_refused(stored: Any, wrong: str) -> None:
+def test_invalid_file_records_are_refused(stored: Any, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         msgspec.convert(stored, FileRecord)
 

@@ -73,7 +73,7 @@ def test_a_missing_constant_is_named(missing: str) -> None:
         Constants.from_methods(found)
 
 
-def test_what_no_json_reader_takes_is_not_written(tmp_path: Path) -> None:
+def test_values_that_json_readers_reject_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_artifact(tmp_path, self_test={"nats": float("nan")})
     assert not (tmp_path / MANIFEST).exists()
@@ -189,7 +189,7 @@ def test_an_artifact_may_be_reached_by_a_link_and_hold_links_to_itself(tmp_path:
     manifest.verify(tmp_path / "link")
 
 
-def test_what_is_no_file_is_missing(tmp_path: Path) -> None:
+def test_directory_in_place_of_a_file_counts_as_missing(tmp_path: Path) -> None:
     manifest = write_artifact(tmp_path)
     (tmp_path / PROGRAM).unlink()
     for make in (os.mkfifo, os.mkdir):
@@ -240,7 +240,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ARTIFACT_FILES if name != PROGRAM])
-def test_what_would_be_read_and_is_not_listed_is_refused(tmp_path: Path, name: str) -> None:
+def test_unlisted_files_that_would_be_read_are_refused(tmp_path: Path, name: str) -> None:
     manifest = write_artifact(tmp_path)
     (tmp_path / name).write_bytes(b"of another artifact")
     with pytest.raises(ArtifactError, match=f"{name}: not listed in manifest.json"):

@@ -78,7 +78,7 @@ def add_unlisted(artifact: Path) -> None:
     (add_unlisted, "not listed"),
     (lambda artifact: (artifact / PROGRAM).unlink(), "missing"),
 ])  # fmt: skip
-def test_what_changed_is_verified_again(
+def test_changed_files_are_verified_again(
     artifact: Path, verified: list[Path], change: Callable[[Path], None], line: str
 ) -> None:
     verify_once(Manifest.read(artifact), artifact, KEY)
@@ -88,7 +88,7 @@ def test_what_changed_is_verified_again(
             verify_once(Manifest.read(artifact), artifact, KEY)
 
 
-def test_nothing_is_believed_that_is_not_whole_or_cannot_be_noted(
+def test_incomplete_or_linked_stamp_files_are_ignored(
     artifact: Path, verified: list[Path], tmp_path: Path
 ) -> None:
     manifest, note = Manifest.read(artifact), tmp_path / "noted" / f"eagle-aot-{KEY}"

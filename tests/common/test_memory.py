@@ -40,7 +40,7 @@ def test_memory_that_ran_out_without_a_number(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError(), OSError(28, "No")])
-def test_other_errors_are_not_a_shortage(error: Exception) -> None:
+def test_other_errors_are_not_a_shortage_of_memory(error: Exception) -> None:
     assert shortage(error) is None
 
 

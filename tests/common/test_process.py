@@ -98,7 +98,7 @@ def test_an_interrupt_ends_a_command_with_one_line() -> None:
     assert (result.exit_code, result.stderr) == (1, "Error: interrupted\n")
 
 
-def test_other_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unraisable_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __del__(self) -> None:
             raise ValueError
@@ -112,7 +112,7 @@ def test_other_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) ->
     assert sys.unraisablehook is hook
 
 
-def test_what_was_swallowed_at_the_very_end_comes_too_late() -> None:
+def test_interrupt_swallowed_at_the_very_end_comes_too_late() -> None:
     with persistent_interrupts():
         drop_something()
     time.sleep(2 * RETRY_SECONDS)  # where an interrupt would be raised

@@ -9,7 +9,7 @@ from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import is_ids, parse_jsonl, read_prompts
 
 
-def test_each_source_is_read(tmp_path: Path) -> None:
+def test_prompts_are_read_from_each_source(tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("two\nlines\n", encoding="utf-8")
     lines = tmp_path / "prompts.jsonl"

@@ -143,7 +143,7 @@ def without_an_end(route: "Route") -> None:
     route.continue_(post_data=route.request.post_data_json | {"ignore_eos": True})
 
 
-def test_what_the_server_refuses_is_shown(page: "Page") -> None:
+def test_page_shows_refusals_of_the_server(page: "Page") -> None:
     page.fill("#text", "word " * 5000)
     page.click("#send")
     page.locator("article.failed").wait_for()

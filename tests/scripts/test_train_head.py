@@ -1,4 +1,4 @@
-"""The script from a target to a head that belongs to it, in parts that go on where they stopped."""
+"""The script from a target to a head that belongs to it, in parts that resume where they stop."""
 
 import itertools
 import json
@@ -134,12 +134,14 @@ def test_a_p_eagle_head_is_trained_on_the_same_answers(trained: Path, tmp_path: 
     ([*TARGET, "evaluate"], "evaluate: name prompts with --eval-prompts-jsonl"),
     ([*TARGET, "prompts", "--prompts", "3"], "prompts of at most 128 tokens are too few to"),
 ])  # fmt: skip
-def test_what_cannot_be_done_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
+def test_training_that_cannot_be_done_is_refused_in_one_line(
+    arguments: list[str], line: str, tmp_path: Path
+) -> None:
     done = run("--smoke", *arguments, "--output-dir", tmp_path)
     assert done.exit_code == 1 and done.output.count("\n") == 1
     assert line in done.output
 
 
-def test_other_options_do_not_go_on_with_what_is_there(trained: Path) -> None:
+def test_training_parts_of_another_target_are_refused(trained: Path) -> None:
     done = run("--smoke", *TARGET, *HEAD, "prompts", "--output-dir", trained)
     assert done.exit_code == 1 and "prompts.safetensors: made for another target" in done.output

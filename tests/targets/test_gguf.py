@@ -102,7 +102,7 @@ def one_tensor(directory: Path, tensor: Tensor, kind: Type, name: str = UP) -> C
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q5_0", "Q5_1"])
-def test_other_types_are_read_dense_like_the_gguf_package(tmp_path: Path, kind: str) -> None:
+def test_other_gguf_types_are_read_dense_like_the_gguf_package(tmp_path: Path, kind: str) -> None:
     tensor = torch.randn(8, 64)
     checkpoint = one_tensor(tmp_path, tensor, Type[kind])
     assert list(checkpoint.names()) == [UP]

@@ -120,7 +120,7 @@ def test_ids_are_those_of_llama_cpp(tokenizers: tuple[Tokenizer, httpx.Client], 
     ("gpt-2", {"add_eos_token": True}, r"tokenizer\.ggml\.add_eos_token is not read"),
     ("gpt-2", {"precompiled_charsmap": "x"}, r"ggml\.precompiled_charsmap is not read"),
 ])  # fmt: skip
-def test_what_would_change_ids_and_is_not_read_is_refused(
+def test_unread_settings_that_would_change_ids_are_refused(
     tmp_path: Path, pre: str | None, keys: dict[str, Any], message: str
 ) -> None:
     path = write_byte_level(tmp_path / "model.gguf", pre, **keys)

@@ -89,7 +89,7 @@ def test_the_newer_key_wins() -> None:
     (VARIANTS["dynamic"] | {"partial_rotary_factor": 0.5}, UnsupportedError, "partly rotated"),
     (VARIANTS["llama3"] | {"high_freq_factor": 1.0}, CheckpointError, "is not below"),
 ])  # fmt: skip
-def test_other_variants_are_refused_in_one_line(
+def test_rope_variants_of_a_head_are_refused_in_one_line(
     rope: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message) as refusal:

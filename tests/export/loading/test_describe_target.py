@@ -81,7 +81,7 @@ def test_a_file_without_a_tokenizer_says_so_and_all_else(tmp_path: Path) -> None
     assert found["linears"]["int4"] == 20 and not found["chat_template"]
 
 
-def test_what_is_no_target_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_directory_without_a_target_is_refused_in_one_line(tmp_path: Path) -> None:
     refuses(describe(tmp_path / "none"), "none: no such checkpoint directory or .gguf file")
     refuses(describe(tmp_path), "the directory is empty")
     refuses(describe(TINY_DIR / "head"), "model_type")

@@ -133,7 +133,7 @@ def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) 
     assert identity(None) == dummy.draft == dummy.target == nothing
 
 
-def test_what_was_read_once_is_not_read_again(tmp_path: Path) -> None:
+def test_provenance_is_read_once_from_its_files(tmp_path: Path) -> None:
     head = write_speculators(tmp_path / "head", HeadShape())
     provenance = ResolvedCheckpoints(
         ExportSpec(target_model="qwen3", target_dir=head, draft_dir=head)

@@ -136,7 +136,7 @@ def test_a_target_without_a_template_has_none(directory: Path, tmp_path: Path) -
         "the text of the ids of .Hello , world !",
     ),
 ])  # fmt: skip
-def test_what_tokenizer_json_cannot_represent_is_refused(
+def test_tokenizers_that_tokenizer_json_cannot_represent_are_refused(
     directory: Path, change: Change, difference: str
 ) -> None:
     stored = json.loads((directory / SETTINGS).read_text())

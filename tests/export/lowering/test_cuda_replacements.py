@@ -132,7 +132,7 @@ def test_kernels_are_analysed_apart_and_a_tuner_is_its_kernel() -> None:
     (arguments(shape=[1, 2]), {}),
     (arguments(x=torch.ones(2)), {}),
 ])  # fmt: skip
-def test_what_may_count_by_more_is_analysed_anew(
+def test_kernels_with_other_arguments_are_analysed_anew(
     kwargs: dict[str, Any], descriptors: dict[str, str]
 ) -> None:
     analyse = Counter()

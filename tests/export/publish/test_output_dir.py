@@ -190,7 +190,9 @@ def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
-def test_what_a_killed_export_left_is_removed_and_a_running_ones_is_kept(tmp_path: Path) -> None:
+def test_partial_output_of_a_killed_export_is_removed_and_a_running_ones_is_kept(
+    tmp_path: Path,
+) -> None:
     for name in (".artifact.partial-abandoned", ".another.partial-x"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pte").write_bytes(b"half")

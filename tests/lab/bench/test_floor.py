@@ -82,7 +82,7 @@ def test_weights_are_read_once_whatever_the_rows() -> None:
         assert read.forward(TARGET_VERIFY, rows, 100) == 32 + 16 + 16
 
 
-def test_what_is_on_the_host_is_not_read() -> None:
+def test_weights_on_the_host_are_not_read() -> None:
     assert bytes_of(weight("target.c", 4, device="cpu")).forward(TARGET_VERIFY, 1, 0) == 0
 
 

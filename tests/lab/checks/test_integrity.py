@@ -43,7 +43,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [PROGRAM, WEIGHTS])
-def test_nothing_of_a_changed_artifact_is_loaded(
+def test_changed_artifact_is_not_loaded(
     artifact: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Any] = []

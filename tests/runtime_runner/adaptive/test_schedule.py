@@ -95,7 +95,7 @@ def test_the_drafter_catches_up_after_more_and_more_plain_rounds() -> None:
     assert lengths[:3] == [2 * PLAIN_RUN, 4 * PLAIN_RUN, 8 * PLAIN_RUN]
 
 
-def test_what_the_drafter_has_not_observed_is_known() -> None:
+def test_schedule_knows_rows_that_the_drafter_has_not_observed() -> None:
     play = Play([first_right(0)] * 400)
     while play.round() != PLAIN:
         assert play.schedule.first_unobserved_row is None

@@ -32,7 +32,7 @@ def test_drafts_after_a_stop_token_are_not_counted() -> None:
     assert stats.accepted_lengths == [0, 0, 1, 0, 0, 0]
 
 
-def test_nothing_is_divided_by_zero() -> None:
+def test_statistics_of_no_rounds_do_not_divide_by_zero() -> None:
     stats = Stats(chain_len=4)
     assert (stats.tau, stats.tokens_per_second, stats.acceptance_by_position) == (None, None, [])
     assert (stats.acceptance_rate, stats.absolute_acceptance_by_position) == (None, [])

@@ -86,7 +86,7 @@ def test_an_unknown_drafter_is_refused_before_anything_is_opened(tmp_path: Path)
         load_artifact(tmp_path)
 
 
-def test_another_drafter_can_be_requested(tmp_path: Path) -> None:
+def test_runner_can_be_loaded_with_another_drafter(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="telepathy")
     assert drafter_factory(Manifest.read(tmp_path), tmp_path, "ngram") is KINDS["ngram"]
 

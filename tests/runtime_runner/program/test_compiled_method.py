@@ -153,7 +153,9 @@ def test_out_of_memory_is_distinguished_from_other_failures(
     assert capfd.readouterr().err == ""
 
 
-def test_another_failure_is_quoted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unknown_failure_of_a_compiled_method_is_quoted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     compiled = load(tmp_path, "-DSTATUS=1", says("no kernel image"))
     with pytest.raises(ArtifactError, match=r"verify: Run.* failed in .*: no kernel image$"):
         compiled.run([torch.ones(1), torch.ones(1)])

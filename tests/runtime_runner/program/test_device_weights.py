@@ -88,7 +88,7 @@ def test_a_cache_does_not_share_with_an_equal_weight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fqn", ["target.kv_cache.k", "target.w"])
-def test_what_two_methods_name_is_one_tensor(sample: Loaded, fqn: str) -> None:
+def test_tensor_named_by_two_methods_is_shared(sample: Loaded, fqn: str) -> None:
     seen_by_verify = sample.tensor("target_verify", fqn)
     seen_by_draft = sample.tensor("draft_decode", fqn)
     seen_by_verify[1, 2] = 9
@@ -154,7 +154,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes]:
 
 @settings(max_examples=500, deadline=None)
 @given(program=edits() | st.just([]), weights=edits() | st.just([]))
-def test_what_is_accepted_can_be_loaded(
+def test_weights_of_accepted_files_can_be_loaded(
     pair: tuple[Path, bytes, bytes], program: list[Edit], weights: list[Edit]
 ) -> None:
     """Damaged files are refused while they are read, not by PyTorch when tensors are made."""

@@ -120,7 +120,7 @@ def test_absent_fields_read_as_defaults_or_are_refused() -> None:
                 read(field)
 
 
-def test_other_identifiers_and_versions() -> None:
+def test_flatbuffers_with_other_identifiers_or_versions_are_refused() -> None:
     with pytest.raises(UnreadableError, match=r"^not a TEST file"):
         root(written().replace(NAME, b"\nX\0Y"))
     builder = flatbuffers.Builder()
@@ -153,7 +153,9 @@ def test_bytes_that_are_not_there() -> None:
     (IndexError("points elsewhere"), "damaged (points elsewhere)"),
     (OSError("gone"), "cannot be read (gone)"),
 ])  # fmt: skip
-def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, error: Exception, line: str) -> None:
+def test_errors_of_damaged_flatbuffers_are_one_line(
+    tmp_path: Path, error: Exception, line: str
+) -> None:
     path = tmp_path / "a.pte"
     path.write_bytes(b"content")
     with pytest.raises(ArtifactError) as refused, opened(path):

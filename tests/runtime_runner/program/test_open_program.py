@@ -93,7 +93,9 @@ def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
     ({"versions": {"torch": "1.13.1"}}, r"compiled with torch 1\.13, this is torch 2\."),
     ({"versions": {}}, "compiled with torch , this is torch"),
 ])  # fmt: skip
-def test_another_machine_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_program_for_another_machine_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check_machine(tmp_path, replace(MANIFEST, **change))
 

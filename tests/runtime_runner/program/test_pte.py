@@ -154,7 +154,7 @@ def test_lists_of_integers_are_flattened(path: Path) -> None:
 @pytest.mark.parametrize(
     "value", [schema.Null(), 0.5, "Ada", schema.DoubleList([0.5]), schema.BoolList([True])]
 )
-def test_other_constants_are_left_out(path: Path, value: Any) -> None:
+def test_constants_of_unsupported_types_are_left_out(path: Path, value: Any) -> None:
     files = Files(constants={"get_other": [1, value], "get_one": [1]})
     assert read(path, files.program()).constants == {"get_one": [1]}
 
@@ -249,7 +249,7 @@ def test_a_method_that_is_more_than_its_call_is_refused(
     schema.KernelCall(0, [1]), schema.MoveCall(0, 1), schema.FreeCall(0),
     schema.JumpFalseCall(0, 1),
 ])  # fmt: skip
-def test_other_instructions_are_refused(path: Path, instruction: Any) -> None:
+def test_instructions_outside_the_backend_are_refused(path: Path, instruction: Any) -> None:
     def edit(plan: schema.ExecutionPlan) -> None:
         plan.chains[0].instructions = [schema.Instruction(instruction)]
 

@@ -104,7 +104,7 @@ def test_views_that_pytorch_makes_are_accepted(name: str) -> None:
     assert [as_entry(weight) for weight in read(encoded(written))[1]] == [written]
 
 
-def test_what_the_exporter_collects_is_accepted(tmp_path: Path) -> None:
+def test_weights_that_the_exporter_collects_are_accepted(tmp_path: Path) -> None:
     weights = {name: (view, SimpleNamespace()) for name, view in VIEWS.items()}
     artifact = CudaWeightCollector().materialize(weights, str(tmp_path), lambda tensor: CUDA)
     read_back = [as_entry(weight) for weight in read(encoded(*artifact.entries))[1]]

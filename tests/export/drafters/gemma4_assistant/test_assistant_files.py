@@ -44,14 +44,14 @@ def edit_text(directory: Path, **changes: Any) -> None:
     {"model_type": None, "architectures": ["Gemma4UnifiedAssistantForCausalLM"]},
     {"model_type": None, "architectures": None},
 ])  # fmt: skip
-def test_it_is_known_by_its_type_its_class_or_its_projections(
+def test_assistant_is_known_by_its_type_class_or_projections(
     changes: dict[str, Any], assistant: Path
 ) -> None:
     edit_config(assistant, **changes)
     assert kind_of_checkpoint(Checkpoint(assistant)) is HEADS["gemma4-assistant"]
 
 
-def test_neither_is_taken_for_the_other(random_pair: tuple[Path, Path]) -> None:
+def test_assistants_and_heads_are_not_confused(random_pair: tuple[Path, Path]) -> None:
     head, caches = Checkpoint(random_pair[1]), CacheSpec(32, torch.float32)
     assert not kind.claims(head)
     target = load_target(CASE / "target", 32)
@@ -62,7 +62,7 @@ def test_neither_is_taken_for_the_other(random_pair: tuple[Path, Path]) -> None:
         HEADS["eagle3"].load(assistant, target, torch.float32, caches, None)
 
 
-def test_it_is_described_with_what_decided(assistant: Path) -> None:
+def test_assistant_is_described_with_what_decided(assistant: Path) -> None:
     (assistant / "generation_config.json").write_text('{"num_assistant_tokens": 6}')
     edit_config(assistant, draft_reading={"window_offset": 0})
     arguments = ["draft", str(assistant), "--target-dir", str(CASE / "target")]
@@ -163,7 +163,7 @@ def test_layers_of_another_kind_are_refused(
         assistant_pair(CASE, assistant)
 
 
-def test_another_family_and_named_taps_are_refused(qwen3_pair: tuple[Path, Path]) -> None:
+def test_assistant_refuses_another_family_and_named_taps(qwen3_pair: tuple[Path, Path]) -> None:
     caches = CacheSpec(32, torch.float32)
     checkpoints = resolve_checkpoints(
         ExportSpec(target_model="auto", target_dir=qwen3_pair[0], draft_dir=CASE / "assistant")

@@ -18,7 +18,7 @@ def contents(conversation: Conversation) -> tuple[str, ...]:
     return tuple(message["content"] for message in conversation)
 
 
-def test_they_are_distinct_and_none_is_one_that_heads_are_evaluated_on() -> None:
+def test_made_prompts_are_distinct_and_not_those_of_evaluations() -> None:
     evaluated = {json.loads(line)["prompt"].lower() for line in EVALUATED.read_text().splitlines()}
     assert len(evaluated) == 200
     found = set()

@@ -174,7 +174,7 @@ def test_each_step_rehearses_some_anchors_of_the_step_before() -> None:
     assert not torch.equal(thinned[0].sort().values, other.sort().values)
 
 
-def test_another_training_is_not_gone_on_with(target: FrozenTarget, tmp_path: Path) -> None:
+def test_resume_with_other_options_is_refused(target: FrozenTarget, tmp_path: Path) -> None:
     state = StateFile(path=tmp_path / "head.state", every=2, identity="this one")
     train_head(fresh(target), target, corpus(), BUDGET, 0, state_file=state)
     other = StateFile(path=state.path, every=2, identity="that one")
