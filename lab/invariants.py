@@ -67,7 +67,7 @@ def check_serial(engine: Engine) -> None:
 
 
 def _check_running(engine: Engine, index: int, spare: int) -> None:
-    text, batch = engine.running[index], engine.schedule.batch.first(index + 1)
+    text, batch = engine.running[index], engine.schedule.batch.narrow(index + 1)
     forward = _verify(
         engine, batch.bonus[index:], batch.position[index:], batch.sequences[index:],
         batch.moves[index:],
@@ -99,8 +99,8 @@ def _prefill(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -
     sequences = torch.tensor([sequence], device=device)
     text = torch.tensor([[*tokens, *[0] * first]], device=device)
     chunks = target.plan_prompt(first) if first else []
-    rest = range(first, len(tokens), target.tail)
-    chunks += [Chunk(at, min(at + target.tail, len(tokens)), True) for at in rest]
+    rest = range(first, len(tokens), target.tail_length)
+    chunks += [Chunk(at, min(at + target.tail_length, len(tokens)), True) for at in rest]
     for chunk in chunks:
         positions = torch.arange(chunk.start, chunk.stop, device=device)
         target.run_prompt(text[:, chunk.start : chunk.stop], positions, sequences, chunk)
@@ -114,7 +114,7 @@ def _decode(engine: Engine, tokens: Sequence[int], position: int, sequence: int)
         torch.tensor([[tokens[position]]], device=device),
         torch.tensor([position], device=device),
         torch.tensor([sequence], device=device),
-        no_moves(1, engine.schedule.target.tail, device),
+        no_moves(1, engine.schedule.target.tail_length, device),
     )
 
 
@@ -122,4 +122,4 @@ def _verify(
     engine: Engine, token: Tensor, position: Tensor, sequence: Tensor, moves: Tensor
 ) -> Forward:
     target = engine.schedule.target
-    return target.verify(chain_rows(token, position, sequence, target.tail), moves)
+    return target.verify(chain_rows(token, position, sequence, target.tail_length), moves)

@@ -39,7 +39,7 @@ class ScriptedDrafter:
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Count the accepted tokens and the bonus token as decided."""
-        self.decided.copy_(accepted.first + accepted.count + 2 - self.prompt_tokens)
+        self.decided.copy_(accepted.bonus_position + accepted.count + 2 - self.prompt_tokens)
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
         """Return a chain or tree, tokens int64 [1, N]."""

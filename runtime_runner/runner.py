@@ -70,8 +70,8 @@ class Runner:
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
         sampler = Sampler(batch, device, length, constants.vocab_size)
-        self.running = BatchState(range(batch), constants.tail, device, sampler)
-        self._session = DrafterSession(drafter, self.target, self.running, constants, executor)
+        self.batch = BatchState(range(batch), constants.tail, device, sampler)
+        self._session = DrafterSession(drafter, self.target, self.batch, constants, executor)
         schedule = BatchSchedule(
             self._session.rounds, self._session.chooser, self.adaptive_schedule
         )
@@ -265,18 +265,19 @@ class Runner:
         return shape.depth, shape
 
     def _check_batch_size(self, batch_size: int | None) -> int:
-        most = self.constants.max_batch_size
+        max_batch_size = self.constants.max_batch_size
         if batch_size is not None and batch_size < 1:
             raise SettingError(f"batch size {batch_size}: must be at least 1")
-        if batch_size is not None and batch_size > most:
+        if batch_size is not None and batch_size > max_batch_size:
             raise SettingError(
-                f"batch size {batch_size}: this artifact has caches for {most} "
-                f"{'sequence' if most == 1 else 'sequences'}: export with a larger --max-batch-size"
+                f"batch size {batch_size}: this artifact has caches for {max_batch_size} "
+                f"{'sequence' if max_batch_size == 1 else 'sequences'}: "
+                "export with a larger --max-batch-size"
             )
-        return batch_size or most
+        return batch_size or max_batch_size
 
-    def round(self, shape: Shape | int, texts: int = 1) -> Round:
-        """Return the round of `texts` sequences with drafts of that shape, or of as many as there
+    def round(self, shape: Shape | int, sequences: int = 1) -> Round:
+        """Return the round of that many sequences with drafts of that shape, or of as many as there
         are rows for; a number is a chain's length, 0 for plain decoding. It is made and recorded
         once.
 
@@ -289,7 +290,7 @@ class Runner:
         if self.executor.device.type == "cuda":
             self._session.run_short_prompt()  # what is recorded starts from a state that exists
         return self._session.rounds.get_round(
-            texts, Shape.chain(shape) if isinstance(shape, int) else shape
+            sequences, Shape.chain(shape) if isinstance(shape, int) else shape
         )
 
     def warm_up(
@@ -310,14 +311,14 @@ class Runner:
         memory is too small for a round.
         """
         if self.engine.busy:
-            raise SettingError("warm-up: texts run already: do it before the first")
+            raise SettingError("warm_up: requests are running: call it before the first request")
         checked_size = self._check_batch_size(batch_size)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         fixed = shape if isinstance(shape, Shape) else None
         if chosen != AUTO:
             fixed = fixed or Shape.chain(chosen)
         self.engine.sequence_pool.forget()
-        with self.running.sampler.reserve(sampling):
+        with self.batch.sampler.reserve(sampling):
             return self._session.warm_up(checked_size, fixed, trees=shape == AUTO)
 
     def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:

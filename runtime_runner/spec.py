@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from eagle_aot.common.spec import Option, OptionsOf, check_fields
-from eagle_aot.runtime_runner.frontend.parameters import (
-    SPECULATION,
-    GenerationParams,
-    parse_params,
-)
+from eagle_aot.runtime_runner.frontend.parameters import SPECULATION, GenerationParams, parse_params
 from eagle_aot.runtime_runner.sampling.parameters import GENERATION
 
 if TYPE_CHECKING:

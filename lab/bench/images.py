@@ -167,7 +167,7 @@ def random_ids(count: int, seed: int) -> list[int]:
 def run_prompt(runner: Runner, prompt: TokenizedPrompt) -> None:
     """Run all chunks in the first cache."""
     runner.engine.sequence_pool.forget()
-    sequence = runner.running.sequences[:1]
+    sequence = runner.batch.sequences[:1]
     prefill = Prefill(runner.target, runner.drafter, prompt.tokens, sequence, images=prompt.images)
     while prefill.left:
         prefill.run_chunk()

@@ -137,7 +137,7 @@ def compare_in_batch(runner: Runner, texts: Sequence[SampledText]) -> SameTexts:
     shapes = [{"speculate": False}, *draft_shapes(runner).values()]
     waiting, running = list(texts), dict[int, tuple[SampledText, list[int]]]()
     while waiting or running:
-        has_slot = len(running) < len(runner.running)
+        has_slot = len(running) < len(runner.batch)
         if waiting and has_slot and (not running or rng.random() < ARRIVAL):
             text = waiting.pop(rng.randrange(len(waiting)))
             parameters = replace(text.parameters, **rng.choice(shapes), reuse=True)

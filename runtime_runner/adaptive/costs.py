@@ -206,7 +206,7 @@ class Trial:
     def __init__(self, rounds: Iterable[Round], backlog: Backlog) -> None:
         self.rounds = {round_.shape: round_ for round_ in rounds}
         self._backlog = backlog
-        self._bonus = torch.zeros(1, 1, dtype=torch.int64, device=self.rounds[PLAIN].device)
+        self._bonus = torch.zeros_like(self.rounds[PLAIN].batch.bonus[:1])
 
     def round(self, shape: Shape, position: int) -> Sample:
         """Return a sample of a round after others of its shape."""

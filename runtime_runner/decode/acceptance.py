@@ -15,8 +15,8 @@ class Accepted:
 
     `count` int64 [B] drafts were accepted, so the first `count + 1` entries of the other tensors
     are valid: `rows` int64 [B, P] are row numbers of the step, `tokens` int64 [B, P] the tokens
-    that the target chose after each row, `slots` int64 [B, P] the rows' slots. `first` int64
-    [B] is the bonus token's position, negative for padding. For a tree, `ranks` int64 [B, P] are
+    that the target chose after each row, `slots` int64 [B, P] the rows' slots. `bonus_position`
+    int64 [B] is the bonus token's, negative for padding. For a tree, `ranks` int64 [B, P] are
     the rows' ranks among their siblings, and `offered_ranks` int64 [B, P] is a bit mask of the
     ranks of each row's children; both are None for a chain.
     """
@@ -25,7 +25,7 @@ class Accepted:
     rows: Tensor
     tokens: Tensor
     slots: Tensor
-    first: Tensor
+    bonus_position: Tensor
     sequences: Tensor
     ranks: Tensor | None = None
     offered_ranks: Tensor | None = None
@@ -71,7 +71,7 @@ def committed(following: Tensor, input_pos: Tensor, sequence: Tensor) -> Accepte
         rows=rows.unsqueeze(0),
         tokens=following,
         slots=input_pos.unsqueeze(0),
-        first=input_pos[:1],
+        bonus_position=input_pos[:1],
         sequences=sequence,
     )
 

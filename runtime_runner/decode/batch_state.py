@@ -28,7 +28,7 @@ class BatchState:
     def __init__(
         self,
         sequences: Sequence[int],
-        tail: int,
+        tail_length: int,
         device: torch.device | str,
         sampler: Sampler | None = None,
     ) -> None:
@@ -37,14 +37,14 @@ class BatchState:
         self.sequences = torch.tensor(list(sequences), dtype=torch.int64, device=device)
         self.bonus = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.position = torch.full((batch,), -1, dtype=torch.int64, device=device)
-        self.moves = no_moves(batch, tail, device)
-        self.depth = torch.full_like(self.sequences, tail - 1)
+        self.moves = no_moves(batch, tail_length, device)
+        self.depth = torch.full_like(self.sequences, tail_length - 1)
         self.topk = torch.full_like(self.sequences, MAX_TOPK)
 
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def first(self, count: int) -> "BatchState":
+    def narrow(self, count: int) -> "BatchState":
         """Return the first `count` sequences, in the same memory."""
         part = copy.copy(self)
         for name, tensor in self.tensors().items():
@@ -91,17 +91,17 @@ class BatchState:
 
     def advance(self, accepted: Accepted, *, scattered: bool) -> None:
         """Continue after the accepted path, which is `scattered` over slots if it is a tree's."""
-        is_valid = accepted.first >= 0
+        is_valid = accepted.bonus_position >= 0
         self.bonus.copy_(accepted.last_token)
-        self.position.copy_(masked(is_valid, accepted.first + accepted.count + 1))
+        self.position.copy_(masked(is_valid, accepted.bonus_position + accepted.count + 1))
         if scattered:
             self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
         else:
             self.moves.fill_(-1)
 
 
-def path_slots(accepted: Accepted, tail: int) -> Tensor:
+def path_slots(accepted: Accepted, tail_length: int) -> Tensor:
     """Return the slots of the last D tokens, int64 [B, D]; -1 for those before the path."""
-    entry = accepted.count.unsqueeze(1) + arange_cached(1 - tail, 1, accepted.count.device)
-    inside = (entry >= 0) & (accepted.first >= 0).unsqueeze(1)
+    entry = accepted.count.unsqueeze(1) + arange_cached(1 - tail_length, 1, accepted.count.device)
+    inside = (entry >= 0) & (accepted.bonus_position >= 0).unsqueeze(1)
     return masked(inside, accepted.slots.gather(1, entry.clamp(min=0)))

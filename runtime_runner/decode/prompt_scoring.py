@@ -23,9 +23,11 @@ class PromptScoring:
     prefill starts at its beginning afterwards.
     """
 
-    def __init__(self, target: Target, prompt: Sequence[int], sequence: Tensor, most: int) -> None:
-        """Score in `sequence` int64 [1], with the `most` likeliest tokens a position."""
-        self._target, self._sequence, self._most = target, sequence.clone(), most
+    def __init__(
+        self, target: Target, prompt: Sequence[int], sequence: Tensor, num_logprobs: int
+    ) -> None:
+        """Score in `sequence` int64 [1], with the `num_logprobs` likeliest tokens a position."""
+        self._target, self._sequence, self._num_logprobs = target, sequence.clone(), num_logprobs
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
         self._next = 0
 
@@ -50,11 +52,13 @@ class PromptScoring:
         parts = zip(logits.split(ROWS_AT_ONCE, 1), tokens.split(ROWS_AT_ONCE, 1), strict=True)
         with single_threaded_on_cpu(logits):
             scores = torch.cat([pack_logprobs(rows, ids) for rows, ids in parts], dim=1)
-        return [token.first(self._most) for token in unpack_logprobs(scores, stop - start)[0]]
+        return [
+            token.first(self._num_logprobs) for token in unpack_logprobs(scores, stop - start)[0]
+        ]
 
     def _logits(self, start: int, stop: int) -> Tensor:
         """Return the logits of the rows at positions `start` to `stop`, float32 [1, T, V]."""
-        tail, device = self._target.tail, self._text.device
+        tail_length, device = self._target.tail_length, self._text.device
         first = torch.tensor([start], device=device)
-        step = chain_rows(self._text[:, start:stop], first, self._sequence, tail)
-        return self._target.verify(step, no_moves(1, tail, device)).logits.float()
+        step = chain_rows(self._text[:, start:stop], first, self._sequence, tail_length)
+        return self._target.verify(step, no_moves(1, tail_length, device)).logits.float()

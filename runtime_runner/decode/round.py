@@ -19,13 +19,7 @@ from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import (
-    Draft,
-    DraftLimits,
-    StepRows,
-    paths_of,
-    rows_after,
-)
+from eagle_aot.runtime_runner.decode.step import Draft, DraftLimits, StepRows, paths_of, rows_after
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpack_logprobs
@@ -90,11 +84,7 @@ class Round:
     """
 
     def __init__(
-        self,
-        target: Target,
-        drafter: Drafter | None,
-        shape: Shape | int,
-        batch: BatchState,
+        self, target: Target, drafter: Drafter | None, shape: Shape | int, batch: BatchState
     ) -> None:
         """Draft `shape` for every sequence, or a chain of that length."""
         self.target = target
@@ -105,17 +95,14 @@ class Round:
         self.batch = batch
         self.run: Call = self.step
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the batch state."""
-        return self.batch.bonus.device
-
     def step(self) -> Tensor:
         """Run the round with one target forward. Returns int64 [B, N]; see `_pack`."""
         batch, target = self.batch, self.target
         draft = self._draft()
         limits = DraftLimits(batch.depth, batch.topk) if len(batch) > 1 else None
-        rows = rows_after(batch.bonus, batch.position, batch.sequences, draft, target.tail, limits)
+        rows = rows_after(
+            batch.bonus, batch.position, batch.sequences, draft, target.tail_length, limits
+        )
         logits, features = target.verify(rows, batch.moves)
         processed = self._processed(rows, logits)
         choices = batch.sampler.choose(processed, rows.positions + 1, rows.sequences)
@@ -148,7 +135,9 @@ class Round:
         if self.batch.sampler.mode < SamplingMode.PROCESSED:
             return
         offsets = arange_cached(0, accepted.tokens.shape[1], accepted.tokens.device)
-        decided = (offsets <= accepted.count.unsqueeze(1)) & (accepted.first >= 0).unsqueeze(1)
+        decided = (offsets <= accepted.count.unsqueeze(1)) & (
+            accepted.bonus_position >= 0
+        ).unsqueeze(1)
         self.batch.sampler.count(accepted.tokens, accepted.sequences, decided)
 
     def _processed(self, rows: StepRows, logits: Tensor) -> Tensor:

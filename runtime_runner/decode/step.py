@@ -57,7 +57,7 @@ class StepRows:
 
 
 def chain_rows(
-    tokens: Tensor, first: Tensor, sequences: Tensor, tail: int, used: Tensor | None = None
+    tokens: Tensor, first: Tensor, sequences: Tensor, tail_length: int, used: Tensor | None = None
 ) -> StepRows:
     """Return consecutive rows, stored in the slots of their positions.
 
@@ -67,16 +67,16 @@ def chain_rows(
     first = first.unsqueeze(1)
     if tokens.shape[1] == 1:  # the first row is always used
         positions = first.clamp(min=-1)
-        return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
-    step = arange_cached(0, tokens.shape[1], tokens.device)
-    is_valid = first >= 0 if used is None else (first >= 0) & (step < used.unsqueeze(1))
-    positions = masked(is_valid, first + step)
-    return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
+        return StepRows(tokens, positions, sequences, chain_tail(positions, tail_length))
+    offsets = arange_cached(0, tokens.shape[1], tokens.device)
+    is_valid = first >= 0 if used is None else (first >= 0) & (offsets < used.unsqueeze(1))
+    positions = masked(is_valid, first + offsets)
+    return StepRows(tokens, positions, sequences, chain_tail(positions, tail_length))
 
 
-def chain_tail(positions: Tensor, tail: int) -> Tensor:
+def chain_tail(positions: Tensor, tail_length: int) -> Tensor:
     """Return the slots of the last D positions up to each: int64 [B, T] -> [B, T, D]."""
-    back = arange_cached(1 - tail, 1, positions.device)
+    back = arange_cached(1 - tail_length, 1, positions.device)
     return (positions.unsqueeze(-1) + back).clamp(min=-1)
 
 
@@ -110,7 +110,7 @@ def tree_rows(
     first: Tensor,
     sequences: Tensor,
     draft: Draft,
-    tail: int,
+    tail_length: int,
     limits: DraftLimits | None = None,
 ) -> StepRows:
     """Return the rows of a draft tree after `bonus` int64 [B, 1] at positions `first` int64 [B].
@@ -134,13 +134,15 @@ def tree_rows(
         is_valid = is_valid & narrow & (depth <= limits.depth.unsqueeze(1))
     positions = masked(is_valid, first.unsqueeze(1) + depth)
     tokens = torch.cat((bonus, draft.tokens), dim=1)
-    slots = first.unsqueeze(1) + node_slots(parents.shape[1], tail, device)
-    tails = tree_tails(positions, depth * is_valid, slots, torch.stack(steps[::-1], dim=2), tail)
+    slots = first.unsqueeze(1) + node_slots(parents.shape[1], tail_length, device)
+    tails = tree_tails(
+        positions, depth * is_valid, slots, torch.stack(steps[::-1], dim=2), tail_length
+    )
     return StepRows(tokens, positions, sequences, tails, lineage, ranks)
 
 
 def tree_tails(
-    positions: Tensor, depth: Tensor, slots: Tensor, oldest_first: Tensor, tail: int
+    positions: Tensor, depth: Tensor, slots: Tensor, oldest_first: Tensor, tail_length: int
 ) -> Tensor:
     """Return the slots of the last D tokens up to each row of a tree: int64 [B, T, D].
 
@@ -148,7 +150,7 @@ def tree_tails(
     `oldest_first` int64 [B, T, P] are each row's ancestors by row number, the row itself last.
     """
     rows, path = oldest_first.shape[1:]
-    committed = positions.unsqueeze(2) + arange_cached(1 - tail, 1, positions.device)
+    committed = positions.unsqueeze(2) + arange_cached(1 - tail_length, 1, positions.device)
     path_slots = slots.unsqueeze(1).expand(-1, rows, -1).gather(2, oldest_first)
     back = arange_cached(1 - path, 1, positions.device)
     on_path = torch.where(depth.unsqueeze(2) + back > 0, path_slots, committed[..., -path:])
@@ -156,9 +158,9 @@ def tree_tails(
 
 
 @cache
-def node_slots(rows: int, tail: int, device: torch.device) -> Tensor:
+def node_slots(rows: int, tail_length: int, device: torch.device) -> Tensor:
     """Return the slots of a tree's rows, counted from the bonus token's slot: int64 [T]."""
-    return torch.tensor([0, *range(tail, tail + rows - 1)], device=device)
+    return torch.tensor([0, *range(tail_length, tail_length + rows - 1)], device=device)
 
 
 def rows_after(
@@ -166,11 +168,11 @@ def rows_after(
     first: Tensor,
     sequences: Tensor,
     draft: Draft,
-    tail: int,
+    tail_length: int,
     limits: DraftLimits | None = None,
 ) -> StepRows:
     """Return the rows of a chain or a tree after the bonus tokens int64 [B, 1]; see `tree_rows`."""
     if draft.parents is not None:
-        return tree_rows(bonus, first, sequences, draft, tail, limits)
+        return tree_rows(bonus, first, sequences, draft, tail_length, limits)
     used = None if limits is None else limits.depth + 1
-    return chain_rows(torch.cat((bonus, draft.tokens), dim=1), first, sequences, tail, used)
+    return chain_rows(torch.cat((bonus, draft.tokens), dim=1), first, sequences, tail_length, used)

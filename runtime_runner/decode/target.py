@@ -38,7 +38,7 @@ class Target(Protocol):
     are ids that it never chooses, None if there are none.
     """
 
-    tail: int
+    tail_length: int
     max_rows: int
     can_copy_rows: bool
     suppressed_ids: Tensor | None
@@ -101,11 +101,8 @@ class TargetMethods:
     ) -> None:
         self._executor = executor
         self._constants = constants
-        self.tail, self.max_rows, self.can_copy_rows = (
-            constants.tail,
-            constants.max_rows,
-            can_copy_rows,
-        )
+        self.tail_length, self.max_rows = constants.tail, constants.max_rows
+        self.can_copy_rows = can_copy_rows
         self._embedder = None if images is None else ImageEmbedder(executor, images)
         self.suppressed_ids: Tensor | None = None
         if images is not None:
@@ -148,8 +145,8 @@ class TargetMethods:
         embeds: InputEmbeds | None = None,
     ) -> Forward:
         if chunk.few_rows:
-            step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
-            return self.verify(step, no_moves(1, self.tail, tokens.device))
+            step = chain_rows(tokens, input_pos[:1], sequence, self.tail_length)
+            return self.verify(step, no_moves(1, self.tail_length, tokens.device))
         if self._embedder is None:
             return self._run(PREFILL, tokens, input_pos, sequence)
         if embeds is None:
@@ -178,6 +175,6 @@ def padded(tokens: Tensor, input_pos: Tensor, count: int) -> tuple[Tensor, Tenso
     return torch.cat((tokens, tokens.new_zeros(1, count)), dim=1), torch.cat((input_pos, after))
 
 
-def no_moves(batch: int, tail: int, device: torch.device | str) -> Tensor:
+def no_moves(batch: int, tail_length: int, device: torch.device | str) -> Tensor:
     """Return moves that copy nothing, int64 [B, D]."""
-    return torch.full((batch, tail), -1, dtype=torch.int64, device=device)
+    return torch.full((batch, tail_length), -1, dtype=torch.int64, device=device)

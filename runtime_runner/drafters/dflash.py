@@ -47,9 +47,9 @@ class DFlashDrafter(HeadDrafter):
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Store the features [B, T, H] of an accepted path, or of a prompt's chunk."""
         wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
-        step = arange_cached(0, accepted.tokens.shape[1], features.device)
-        first, last = accepted.first.unsqueeze(1), accepted.count.unsqueeze(1)
-        positions = masked((first >= 0) & (step <= last), first + step)
+        offsets = arange_cached(0, accepted.tokens.shape[1], features.device)
+        first, last = accepted.bonus_position.unsqueeze(1), accepted.count.unsqueeze(1)
+        positions = masked((first >= 0) & (offsets <= last), first + offsets)
         self._store(positions, accepted.sequences, features.gather(1, wide))
         self._keep(accepted)
 
@@ -64,7 +64,7 @@ class DFlashDrafter(HeadDrafter):
         expected = []
         for start in range(0, tokens.shape[1], drafts):
             rows = slice(start, start + drafts)
-            first, following = accepted.first + start, tokens[:, rows]
+            first, following = accepted.bonus_position + start, tokens[:, rows]
             ahead = arange_cached(0, following.shape[1], tokens.device)
             logits = self._block(
                 decided[:, start : start + 1], first, accepted.sequences, following.shape[1]
@@ -85,13 +85,13 @@ class DFlashDrafter(HeadDrafter):
         self.executor.run(DFLASH_CONTEXT, positions, sequences, features)
 
     def _keep(self, accepted: Accepted) -> None:
-        sequences = torch.where(accepted.first < 0, self.sequences, accepted.sequences)
+        sequences = torch.where(accepted.bonus_position < 0, self.sequences, accepted.sequences)
         self._bonus.index_copy_(0, sequences, accepted.last_token)
 
     def _block(self, bonus: Tensor, first: Tensor, sequences: Tensor, depth: int) -> Tensor:
         """Return logits float32 [B, depth, Vd] of the `depth` positions after `bonus` int64 [B, 1],
         which is at position `first` int64 [B]."""
         rows = max(self.block_size, depth + 1)
-        step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail)
+        step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail_length)
         (logits,) = self.executor.run(DFLASH_BLOCK, *step.inputs)
         return logits[:, 1 : depth + 1]

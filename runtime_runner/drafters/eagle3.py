@@ -116,7 +116,7 @@ class PEagleDrafter(Eagle3Drafter):
             assert self._feature is not None, "observe comes before this"
             ahead = shape.depth - 1
             masks = batch.bonus.new_full((len(batch.sequences), ahead), MASK)
-            rows = chain_rows(masks, batch.position, batch.sequences, self.tail)
+            rows = chain_rows(masks, batch.position, batch.sequences, self.tail_length)
             feature = self._feature.index_select(0, batch.sequences)  # any; masks ignore it
             further, _ = self._run(rows, feature.expand(-1, ahead, -1))
             logits = torch.cat((logits, further), dim=1)

@@ -26,8 +26,8 @@ class AssistantDrafter(RecurrentDrafter):
         which is in features [B, T, H]."""
         last = accepted.rows.gather(1, accepted.count.unsqueeze(1)).unsqueeze(2)
         state = features.gather(1, last.expand(-1, -1, features.shape[2]))
-        newest = masked(accepted.first >= 0, accepted.first + accepted.count)
-        slots = path_slots(accepted, self.tail)
+        newest = masked(accepted.bonus_position >= 0, accepted.bonus_position + accepted.count)
+        slots = path_slots(accepted, self.tail_length)
         rows = rows_at(newest, slots, accepted.last_token, accepted.sequences)
         logits, recurrent = self._run(rows, state)
         self._keep(accepted, logits, recurrent, torch.zeros_like(accepted.count))

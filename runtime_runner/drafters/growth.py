@@ -59,11 +59,11 @@ class Nodes:
 @dataclass(frozen=True, slots=True)
 class Trunk:
     """Where the trees begin: `position` int64 [B] of the token before each, negative for a padding
-    sequence, `sequences` int64 [B], and the program's `tail`."""
+    sequence, `sequences` int64 [B], and the program's `tail_length`."""
 
     position: Tensor
     sequences: Tensor
-    tail: int
+    tail_length: int
 
     def ahead(self, count: int) -> Tensor:
         """Return `count` positions from the trunk's on, int64 [B, count]."""
@@ -73,7 +73,7 @@ class Trunk:
     def tail_slots(self) -> Tensor:
         """Return the slots of the D tokens before the trunk's, int64 [B, 1, D]: those of their
         positions."""
-        back = arange_cached(-self.tail, 0, self.position.device)
+        back = arange_cached(-self.tail_length, 0, self.position.device)
         return (self.position.unsqueeze(1) + back).clamp(min=NO_SLOT).unsqueeze(1)
 
 

@@ -19,7 +19,7 @@ from eagle_aot.triton_kernels.topk_logprobs import topk_logprobs
 
 
 class HeadDrafter:
-    """Base class. `tail` is the program's; its caches hold `sequences` sequences."""
+    """Base class. `tail_length` is the program's; its caches hold `sequences` sequences."""
 
     kind: str
     grows_trees = True
@@ -29,7 +29,7 @@ class HeadDrafter:
         """`target_ids` int64 [Vd] are the target's ids of the draft ids, None if they are the
         same."""
         self.executor = executor
-        self.tail, self.sequences = constants.tail, constants.max_batch_size
+        self.tail_length, self.sequences = constants.tail, constants.max_batch_size
         self.target_ids = target_ids
         self._noise_ids = None if target_ids is None else target_ids.int()
 
@@ -79,7 +79,7 @@ class HeadDrafter:
 
         first = at_depth(by_depth, next(depths), 1)
         grow = grow_likely if shape.paths is None else grow_paths
-        trunk = Trunk(batch.position, batch.sequences, self.tail)
+        trunk = Trunk(batch.position, batch.sequences, self.tail_length)
         return grow(shape, trunk, first, expand)
 
     def _choose(

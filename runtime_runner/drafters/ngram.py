@@ -1,7 +1,7 @@
 """Prompt lookup: proposes what followed the last tokens at their latest earlier occurrence.
 
-The texts are in a tensor, and the lookup compares it with itself, shifted, so that its rounds can
-be recorded.
+All tokens are in one tensor, and the lookup compares it with itself, shifted, so that its rounds
+can be recorded.
 """
 
 from typing import Self
@@ -25,7 +25,7 @@ UNKNOWN = -1
 
 
 class NgramDrafter:
-    """Keeps the texts of all sequences in one tensor, as a recorded round needs.
+    """Keeps the tokens of all sequences in one tensor, as a recorded round needs.
 
     A chain copies what follows the latest longest match of the last `LONGEST` tokens. Beyond the
     end of the text it continues with its own drafts. If the last token did not occur before, it is
@@ -43,8 +43,8 @@ class NgramDrafter:
         # masked rows.
         self._columns = LONGEST - 1 + constants.max_seq_len + constants.tail + 1
         shape = constants.max_batch_size, self._columns
-        self._texts = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._texts[:, :LONGEST] = UNKNOWN
+        self._tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._tokens[:, :LONGEST] = UNKNOWN
 
     @classmethod
     def open(
@@ -58,10 +58,10 @@ class NgramDrafter:
 
         `features` [B, T, H] are not used.
         """
-        first = accepted.first.unsqueeze(1)
-        step = arange_cached(0, accepted.tokens.shape[1], first.device)
-        column = torch.where(first >= 0, column_of(first + 1 + step), self._columns - 1)
-        self._texts[accepted.sequences.unsqueeze(1), column] = accepted.tokens
+        first = accepted.bonus_position.unsqueeze(1)
+        offsets = arange_cached(0, accepted.tokens.shape[1], first.device)
+        column = torch.where(first >= 0, column_of(first + 1 + offsets), self._columns - 1)
+        self._tokens[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         """Write tokens as `observe` does; `features` [B, P, H] are not used.
@@ -69,10 +69,10 @@ class NgramDrafter:
         Returns bool [B, P]: which of them would have been the first draft at its position.
         """
         self.observe(accepted, features)
-        texts = self._texts.index_select(0, accepted.sequences)
-        step = arange_cached(0, accepted.tokens.shape[1], texts.device)
-        earlier = lookup(texts, accepted.first.unsqueeze(1) + step)
-        return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
+        tokens = self._tokens.index_select(0, accepted.sequences)
+        offsets = arange_cached(0, accepted.tokens.shape[1], tokens.device)
+        earlier = lookup(tokens, accepted.bonus_position.unsqueeze(1) + offsets)
+        return tokens.gather(1, column_of(earlier + 1)) == accepted.tokens
 
     def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Write the tokens int64 [1, T] of reused rows of `sequence` int64 [1]."""
@@ -82,11 +82,11 @@ class NgramDrafter:
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Return a chain."""
-        texts = self._texts.index_select(0, batch.sequences)
+        tokens = self._tokens.index_select(0, batch.sequences)
         last = batch.position.unsqueeze(1).clamp(min=1)  # padding sequences draft as well
-        earlier = lookup(texts, last)
-        step = arange_cached(0, shape.depth, texts.device) % (last - earlier)
-        return Draft(texts.gather(1, column_of(earlier + 1 + step)))
+        earlier = lookup(tokens, last)
+        offsets = arange_cached(0, shape.depth, tokens.device) % (last - earlier)
+        return Draft(tokens.gather(1, column_of(earlier + 1 + offsets)))
 
 
 def column_of(position: Tensor) -> Tensor:
@@ -94,19 +94,19 @@ def column_of(position: Tensor) -> Tensor:
     return position + (LONGEST - 1)
 
 
-def lookup(texts: Tensor, last: Tensor) -> Tensor:
+def lookup(tokens: Tensor, last: Tensor) -> Tensor:
     """Return the latest position before `last` that ends a longest match of the last tokens.
 
-    `texts` int64 [B, columns] are known up to the positions `last` int64 [B, P], from 1 on. Returns
-    int64 [B, P]: `last - 1` if the token at `last` did not occur before.
+    `tokens` int64 [B, columns] are known up to the positions `last` int64 [B, P], from 1 on.
+    Returns int64 [B, P]: `last - 1` if the token at `last` did not occur before.
     """
-    positions = texts.shape[1] - (LONGEST - 1)
-    ends = arange_cached(0, positions, texts.device)
+    positions = tokens.shape[1] - (LONGEST - 1)
+    ends = arange_cached(0, positions, tokens.device)
     same = ends < last.unsqueeze(-1)  # [B, P, positions]
     length = torch.zeros_like(ends)
     for back in range(LONGEST):
-        token = texts.gather(1, column_of(last - back))
-        before = texts[:, LONGEST - 1 - back :][:, :positions]
+        token = tokens.gather(1, column_of(last - back))
+        before = tokens[:, LONGEST - 1 - back :][:, :positions]
         same = same & (before.unsqueeze(1) == token.unsqueeze(-1))
         length = length + same
     best = (length * positions + ends).amax(dim=-1)

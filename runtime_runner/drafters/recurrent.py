@@ -51,8 +51,8 @@ class RecurrentDrafter(HeadDrafter):
         """
         first = self.logits(accepted.sequences)
         logits = torch.cat((first, self._commit(accepted, features)[:, :-1]), dim=1)
-        step = arange_cached(1, accepted.tokens.shape[1] + 1, features.device)
-        positions = accepted.first.unsqueeze(1) + step
+        offsets = arange_cached(1, accepted.tokens.shape[1] + 1, features.device)
+        positions = accepted.bonus_position.unsqueeze(1) + offsets
         return self._choose(sampler, logits, positions, accepted.sequences) == accepted.tokens
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
@@ -62,7 +62,7 @@ class RecurrentDrafter(HeadDrafter):
         feature = self._feature.index_select(0, batch.sequences)
         if shape.is_chain:
             return self._chain(batch, shape.depth, logits, feature)
-        trunk = Trunk(batch.position, batch.sequences, self.tail)
+        trunk = Trunk(batch.position, batch.sequences, self.tail_length)
         grow = grow_likely if shape.paths is None else grow_paths
         sampler, sequences = batch.sampler, batch.sequences
 
@@ -83,11 +83,11 @@ class RecurrentDrafter(HeadDrafter):
     def _chain(self, batch: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
         position = batch.position.unsqueeze(1) + 1
         drafts = [self._choose(batch.sampler, logits, position, batch.sequences)]
-        slots = Trunk(batch.position, batch.sequences, self.tail).ahead(length - 1)
+        slots = Trunk(batch.position, batch.sequences, self.tail_length).ahead(length - 1)
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
             slot = slots[:, step]
-            rows = chain_rows(drafts[-1], slot, batch.sequences, self.tail)
+            rows = chain_rows(drafts[-1], slot, batch.sequences, self.tail_length)
             logits, feature = self._run(self.placed(batch, rows), feature)
             position = slot.unsqueeze(1) + 2
             drafts.append(self._choose(batch.sampler, logits, position, batch.sequences))
@@ -100,7 +100,11 @@ class RecurrentDrafter(HeadDrafter):
         """
         rows_of_path = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         rows = chain_rows(
-            accepted.tokens, accepted.first, accepted.sequences, self.tail, accepted.count + 1
+            accepted.tokens,
+            accepted.bonus_position,
+            accepted.sequences,
+            self.tail_length,
+            accepted.count + 1,
         )
         logits, recurrent = self._run(rows, features.gather(1, rows_of_path))
         self._keep(accepted, logits, recurrent, accepted.count)
@@ -109,7 +113,7 @@ class RecurrentDrafter(HeadDrafter):
     def _keep(self, accepted: Accepted, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
         """Keep the row `last` int64 [B] of each sequence, of logits [B, T, Vd] and recurrent
         features [B, T, H]."""
-        sequences = torch.where(accepted.first < 0, self.sequences, accepted.sequences)
+        sequences = torch.where(accepted.bonus_position < 0, self.sequences, accepted.sequences)
         if self._logits is None or self._feature is None:
             self._logits = logits.new_zeros(self.sequences + 1, 1, logits.shape[-1])
             self._feature = recurrent.new_zeros(self.sequences + 1, 1, recurrent.shape[-1])

@@ -80,7 +80,7 @@ class DrafterSession:
         """Measure the costs of all rounds that may be chosen."""
         constants = self.constants
         rows = min(MAX_BACKLOG, constants.max_prefill_chunk, constants.max_seq_len // 2)
-        backlog = Backlog(self.drafter, rows, self._batch.first(1))
+        backlog = Backlog(self.drafter, rows, self._batch.narrow(1))
         self.run_short_prompt()
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         rounds = [

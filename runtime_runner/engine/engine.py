@@ -153,12 +153,12 @@ class Engine:
         request.start(sequence, reused)
 
     def _prompt_scoring(self, request: RunningRequest) -> PromptScoring | None:
-        most = request.request.sampling.prompt_logprobs
-        if most is None:
+        num_logprobs = request.request.sampling.prompt_logprobs
+        if num_logprobs is None:
             return None
         assert request.sequence is not None
         sequence = self.sequence_pool.tensor(request.sequence)
-        return PromptScoring(self.schedule.target, request.request.prompt, sequence, most)
+        return PromptScoring(self.schedule.target, request.request.prompt, sequence, num_logprobs)
 
     def _prefill(self, running: RunningRequest) -> Prefill:
         assert running.sequence is not None
@@ -278,7 +278,7 @@ class Engine:
         self.running.append(request)
         batch = self.schedule.batch
         batch.place(bonus, request.position, index)
-        batch.limit_drafts(request.request.most, index)
+        batch.limit_drafts(request.request.max_shape, index)
 
     def _leave(self, request: RunningRequest, *, reusable: bool = True) -> None:
         """Remove a request. The last running request takes its place in the batch."""

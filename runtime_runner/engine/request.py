@@ -59,24 +59,21 @@ class Request:
     """The prompt and its images."""
     shape: Shape | None = field(init=False, compare=False, repr=False)
     """Its drafts in a round, None if they are chosen round by round."""
-    most: Shape | None = field(init=False, compare=False, repr=False)
+    max_shape: Shape | None = field(init=False, compare=False, repr=False)
     """The largest drafts that it takes in a batch, None for any."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placed", TokenizedPrompt(self.prompt, self.images))
         shape = self._shape()
-        most = Shape.chain(MAX_AUTO_DEPTH) if shape is None and self.tree is None else shape
+        max_shape = Shape.chain(MAX_AUTO_DEPTH) if shape is None and self.tree is None else shape
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "most", most)
+        object.__setattr__(self, "max_shape", max_shape)
         if self.sampling.temperature and self.sampling.seed is None:
             raise SettingError(
                 "sampling: a request needs a seed: draw one with `SamplingParams.drawn`"
             )
         if self.images and self.sampling.prompt_logprobs is not None:
-            raise PromptError(
-                f"prompt_logprobs {self.sampling.prompt_logprobs}: a prompt with images has "
-                "none: leave it out"
-            )
+            raise PromptError("prompt_logprobs is not supported with images: leave it out")
 
     def _shape(self) -> Shape | None:
         if isinstance(self.tree, Shape):

@@ -65,7 +65,7 @@ class Rounds:
 
     def build_round(self, batch_size: int, shape: Shape, drafter: Drafter | None) -> Round:
         """Make a new round. Recording it runs it once with padding only."""
-        round_ = Round(self.target, drafter, shape, self.batch.first(batch_size))
+        round_ = Round(self.target, drafter, shape, self.batch.narrow(batch_size))
         if self._record is not None:
             round_.run = Recordings(round_.step, self.batch, self._recorded)
         return round_

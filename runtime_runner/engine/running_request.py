@@ -107,8 +107,8 @@ class RunningRequest:
 
         Returns the tokens that count: none after the request's end.
         """
-        most = self.request.most
-        chain_len = shape.depth if most is None else min(shape.depth, most.depth)
+        max_shape = self.request.max_shape
+        chain_len = shape.depth if max_shape is None else min(shape.depth, max_shape.depth)
         drafted = chain_len if outcome.drafted is None else outcome.drafted
         if not drafter_observed and self.first_unobserved_row is None:
             self.first_unobserved_row = self.position
@@ -159,8 +159,8 @@ class RunningRequest:
 
     def _requested(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
         """Return as many log probabilities a token as it requested, which may be none."""
-        most = self.request.sampling.logprobs
-        return [] if most is None else [token.first(most) for token in logprobs]
+        num_logprobs = self.request.sampling.logprobs
+        return [] if num_logprobs is None else [token.first(num_logprobs) for token in logprobs]
 
     def _append(self, tokens: Sequence[int]) -> list[int]:
         tokens, stopped = self.request.limits.cut(tokens[: self.tokens_left])

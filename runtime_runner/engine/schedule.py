@@ -8,13 +8,7 @@ from eagle_aot.runtime_runner.adaptive.chooser import BatchOptions, Chooser
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Drafter, Outcome, Round
-from eagle_aot.runtime_runner.decode.shape import (
-    AUTO,
-    MAX_AUTO_DEPTH,
-    PLAIN,
-    Shape,
-    auto_shapes,
-)
+from eagle_aot.runtime_runner.decode.shape import AUTO, MAX_AUTO_DEPTH, PLAIN, Shape, auto_shapes
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.engine.request import RequestId
 from eagle_aot.runtime_runner.engine.rounds import Rounds

@@ -209,7 +209,7 @@ class SequencePool:
         """Return what a sequence would hold with these contents."""
         plan = self._target.plan_prompt(contents.prompt_tokens, images=contents.images)
         # At most, with drafts.
-        written = contents.length + self._target.tail + contents.scratch_rows
+        written = contents.length + self._target.tail_length + contents.scratch_rows
         before = self._cached.get(sequence, CachedPrefix())
         return before.followed_by(
             contents.tokens, plan, contents.reused, written, contents.drafter_rows

@@ -41,11 +41,7 @@ EXECUTORS = {"xnnpack": ("executorch",), "cuda": ("aoti", "executorch")}
 
 
 def open_program(
-    directory: Path,
-    manifest: Manifest,
-    executor: str,
-    *,
-    cuda_graphs: bool = True,
+    directory: Path, manifest: Manifest, executor: str, *, cuda_graphs: bool = True
 ) -> Executor:
     """Open the program in `directory` with the named executor, or its backend's default for "auto".
 

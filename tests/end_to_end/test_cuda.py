@@ -205,7 +205,7 @@ def test_a_round_copies_once_to_the_host(fixture: str, request: pytest.FixtureRe
     chosen = runner.adaptive_schedule(True).rounds
     for round_ in (runner.round(4), chosen[Shape.chain(4)], chosen[AUTO_TREES[0]]):
         assert copies_to_host(runner, round_, 10) == 10
-        with runner.running.sampler.reserve(SamplingParams(logprobs=20)):
+        with runner.batch.sampler.reserve(SamplingParams(logprobs=20)):
             assert copies_to_host(runner, round_, 10) == 10
 
 

@@ -78,7 +78,7 @@ def test_catching_up_changes_no_draft(tiny: Runner) -> None:
             while len(text) < 8:
                 accepted, *greedy = fixed.run()[0].tolist()
                 text += greedy[: accepted + 1]
-        proposed.append((text, tiny.drafter.propose(tiny.running, Shape.chain(4)).tokens.tolist()))
+        proposed.append((text, tiny.drafter.propose(tiny.batch, Shape.chain(4)).tokens.tolist()))
     assert proposed[0] == proposed[1]
 
 

@@ -167,7 +167,7 @@ def test_pictures_are_shown_and_seen(picture_artifact: Path, picture_runner: Run
         chooser.value.set_files([file(first)])
         for content, how in ((second, "drop"), (first, "paste")):
             page.evaluate(GIVE, [base64.b64encode(content).decode(), how])
-        thumbnails = page.locator("#pictures img")
+        thumbnails = page.locator("#images img")
         thumbnails.nth(2).wait_for()
         thumbnails.nth(2).click()
         assert thumbnails.count() == 2
@@ -198,7 +198,7 @@ def test_files_that_are_no_pictures_are_refused_in_one_line(page: "Page") -> Non
     failed.wait_for()
     assert failed.inner_text() == "a.txt: not a PNG, JPEG or WebP file"
     page.set_input_files("#files", [file(stored(drawn(8, 8)))])
-    page.locator("#pictures img").wait_for()
+    page.locator("#images img").wait_for()
     page.fill("#text", QUESTION)
     page.click("#send")
     failed.nth(1).wait_for()

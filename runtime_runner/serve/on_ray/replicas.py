@@ -34,11 +34,7 @@ from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerStre
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.on_ray.batch import gpus_of
-from eagle_aot.runtime_runner.serve.service import (
-    AnswerRequest,
-    LocalService,
-    ServedModel,
-)
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, ServedModel
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from eagle_aot.runtime_runner.serve.worker import check_capacity
 

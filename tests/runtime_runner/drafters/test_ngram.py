@@ -151,7 +151,7 @@ def test_the_last_round_may_exceed_the_context() -> None:
     first, rows = CONSTANTS.max_seq_len - 2, torch.arange(CONSTANTS.tail)
     path = Accepted(
         count=rows[-1:], rows=rows[None], tokens=rows[None], slots=rows[None],
-        first=torch.tensor([first]), sequences=torch.tensor([1]),
+        bonus_position=torch.tensor([first]), sequences=torch.tensor([1]),
     )  # fmt: skip
     drafter.observe(path, NO_FEATURES)
     assert proposed(drafter, {1: first + 1 + CONSTANTS.tail}, 2) == [[15, 15]]

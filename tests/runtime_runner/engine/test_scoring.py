@@ -152,6 +152,8 @@ def test_a_prompt_without_scoring_runs_no_windows() -> None:
 def test_a_prompt_with_images_has_no_logprobs() -> None:
     image = PlacedImage(PromptImage.of_rows(torch.ones(2, 4), 4), 1)
     request = scoring([1])
-    with pytest.raises(PromptError, match="a prompt with images has none") as refused:
+    with pytest.raises(
+        PromptError, match="prompt_logprobs is not supported with images: leave it out"
+    ) as refused:
         replace(request, prompt=(1, 2, 2), images=(image,))
     assert "\n" not in str(refused.value)

@@ -119,7 +119,9 @@ def test_a_warm_up_is_refused_while_texts_run() -> None:
     executor = LoggingExecutor()
     runner = Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
     runner.engine.add(request_of([1], 30, 0))
-    with pytest.raises(SettingError, match="texts run already"):
+    with pytest.raises(
+        SettingError, match="warm_up: requests are running: call it before the first request"
+    ):
         runner.warm_up()
     for trees, option in ((False, "chain length auto"), (True, "tree auto")):
         with pytest.raises(SettingError, match=f"{option}: not measured: call warm_up first"):

@@ -103,7 +103,7 @@ def adaptive_schedule_over(
     chooser = Chooser(CostTable())
 
     def alone(trees: bool) -> AdaptiveSchedule:
-        backlog = Backlog(drafter, 40, rounds.batch.first(1))
+        backlog = Backlog(drafter, 40, rounds.batch.narrow(1))
         shapes = [*AUTO_CHAINS[1:], *(AUTO_TREES if trees else ())]
         measured = MeasuredCosts(
             positions=(0, 100),

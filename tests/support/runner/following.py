@@ -36,7 +36,7 @@ class Following(SeeingDrafter):
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         super().observe(accepted, features)
         for b, sequence in enumerate(accepted.sequences.tolist()):
-            first, count = int(accepted.first[b]), int(accepted.count[b])
+            first, count = int(accepted.bonus_position[b]), int(accepted.count[b])
             if first >= 0:
                 tokens = accepted.tokens[b, : count + 1].tolist()
                 self.slots[sequence].update(enumerate(tokens, start=first))

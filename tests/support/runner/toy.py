@@ -44,7 +44,7 @@ class ToyTarget:
     Fails at a slot that was never written. The feature of position p is the number p.
     """
 
-    tail = TAIL
+    tail_length = TAIL
     max_rows = MAX_ROWS
     can_copy_rows = True
     suppressed_ids: Tensor | None = None
@@ -144,11 +144,11 @@ class RecordingDrafter:
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         for b, sequence in enumerate(accepted.sequences.tolist()):
-            if int(accepted.first[b]) < 0:
+            if int(accepted.bonus_position[b]) < 0:
                 continue
             text, slots = self.texts[sequence], self.slots[sequence]
             for i in range(int(accepted.count[b]) + 1):
-                slot, token = int(accepted.first[b]) + i, int(accepted.tokens[b, i])
+                slot, token = int(accepted.bonus_position[b]) + i, int(accepted.tokens[b, i])
                 assert self.may_skip or slot <= len(slots), "a gap in the draft cache"
                 feature = features[b, int(accepted.rows[b, i]), 0]
                 assert feature == slot, "the feature of another position"
@@ -158,7 +158,9 @@ class RecordingDrafter:
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         self.observe(accepted, features)
-        slots = range(int(accepted.first), int(accepted.first) + accepted.tokens.shape[1])
+        slots = range(
+            int(accepted.bonus_position), int(accepted.bonus_position) + accepted.tokens.shape[1]
+        )
         return torch.tensor([[self.pattern[slot % len(self.pattern)] for slot in slots]])
 
     def truth(self, sequence: int, position: int) -> int:
@@ -193,7 +195,7 @@ class SeeingDrafter:
         self._target, self._pattern, self._proposed = target, pattern, 0
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        for row, first in enumerate(accepted.first.tolist()):
+        for row, first in enumerate(accepted.bonus_position.tolist()):
             assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:

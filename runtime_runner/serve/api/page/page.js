@@ -1,10 +1,10 @@
 // A chat that shows which tokens were drafted. Talks to the API of the server that it came from.
 
-import { Pictures, thumbnail } from "./pictures.js";
+import { Images, thumbnail } from "./images.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { model: "", turns: [], asked: null, reading: null };
-const pictures = new Pictures($("pictures"), show);
+const state = { model: "", turns: [], request: null, reading: null };
+const images = new Images($("images"), show);
 
 const headers = () => ({
   "Content-Type": "application/json",
@@ -51,17 +51,17 @@ async function* events(response) {
 }
 
 function article(kind) {
-  const found = document.createElement("article");
-  found.className = kind;
-  $("chat").append(found);
-  return found;
+  const element = document.createElement("article");
+  element.className = kind;
+  $("chat").append(element);
+  return element;
 }
 
 function span(kind, text) {
-  const found = document.createElement("span");
-  found.className = kind;
-  found.textContent = text;
-  return found;
+  const element = document.createElement("span");
+  element.className = kind;
+  element.textContent = text;
+  return element;
 }
 
 function describe(number, trace) {
@@ -71,7 +71,7 @@ function describe(number, trace) {
   return `round ${number}: ${trace.drafted} drafted, ${trace.accepted} accepted${ranks}\n${shown}`;
 }
 
-function addRound(where, number, trace) {
+function addRound(container, number, trace) {
   const round = span("round", "");
   trace.tokens.forEach(({ text }, i) => {
     round.append(span(i < trace.accepted ? "draft" : "target", text));
@@ -83,7 +83,7 @@ function addRound(where, number, trace) {
   };
   round.addEventListener("pointerenter", show);
   round.addEventListener("focus", show);
-  where.append(round);
+  container.append(round);
 }
 
 function measure(counts, started) {
@@ -95,9 +95,9 @@ function measure(counts, started) {
   return { seconds, tau };
 }
 
-async function answer(asked, where) {
+async function answer(request, container) {
   state.reading = new AbortController();
-  const body = { model: state.model, stream: true, trace: true, ...asked };
+  const body = { model: state.model, stream: true, trace: true, ...request };
   const response = await fetch("v1/chat/completions", {
     method: "POST", headers: headers(), body: JSON.stringify(body), signal: state.reading.signal,
   });
@@ -108,33 +108,33 @@ async function answer(asked, where) {
     if (event.error) throw new Error(event.error.message);
     text += event.choices[0]?.delta.content ?? "";
     if (!event.trace) continue;
-    started ??= performance.now(); // tokens behind the first, as all our figures are
+    started ??= performance.now(); // tokens after the first, as all our figures are
     if (counts.tokens) {
       counts.rounds += 1;
       counts.emitted += event.trace.tokens.length;
     }
     counts.tokens += event.trace.tokens.length;
-    addRound(where, counts.rounds, event.trace);
+    addRound(container, counts.rounds, event.trace);
     measure(counts, started);
     $("chat").scrollTop = $("chat").scrollHeight;
   }
   return { text, ...measure(counts, started ?? performance.now()), tokens: counts.tokens };
 }
 
-async function run(asked) {
-  const where = article("assistant");
+async function run(request) {
+  const container = article("assistant");
   busy(true);
   try {
-    const found = await answer(asked, where);
+    const result = await answer(request, container);
     const footer = document.createElement("footer");
-    const way = asked.speculate ? "speculating" : "plainly";
-    footer.textContent = `${way}: ${found.tokens} tokens in ${found.seconds.toFixed(2)} s`;
-    where.append(footer);
-    return { ...found, footer };
+    const way = request.speculate ? "speculating" : "plainly";
+    footer.textContent = `${way}: ${result.tokens} tokens in ${result.seconds.toFixed(2)} s`;
+    container.append(footer);
+    return { ...result, footer };
   } catch (error) {
     if (error.name !== "AbortError") {
-      where.classList.add("failed");
-      where.append(error.message);
+      container.classList.add("failed");
+      container.append(error.message);
     }
     return null;
   } finally {
@@ -145,12 +145,12 @@ async function run(asked) {
 function busy(on) {
   $("send").hidden = on;
   $("stop").hidden = !on;
-  $("again").disabled = on || !state.asked;
+  $("again").disabled = on || !state.request;
   if (!on) $("text").focus();
 }
 
 function turn(text, urls) {
-  article("user").append(...urls.map((url, i) => thumbnail(url, `picture ${i + 1}`)), text);
+  article("user").append(...urls.map((url, i) => thumbnail(url, `image ${i + 1}`)), text);
   const parts = urls.map((url) => ({ type: "image_url", image_url: { url } }));
   return { role: "user", content: urls.length ? [...parts, { type: "text", text }] : text };
 }
@@ -159,25 +159,25 @@ async function send() {
   const text = $("text").value.trim();
   if (!text) return;
   $("text").value = "";
-  const messages = [...state.turns, turn(text, pictures.take())];
-  state.asked = { messages, ...settings() };
-  state.found = await run(state.asked);
-  if (state.found) {
-    state.turns = [...messages, { role: "assistant", content: state.found.text }];
+  const messages = [...state.turns, turn(text, images.take())];
+  state.request = { messages, ...settings() };
+  state.answer = await run(state.request);
+  if (state.answer) {
+    state.turns = [...messages, { role: "assistant", content: state.answer.text }];
   } else {
-    state.asked = null;
+    state.request = null;
     busy(false);
   }
 }
 
 async function again() {
-  const before = state.found;
-  state.asked = { ...state.asked, speculate: !state.asked.speculate };
-  const found = await run(state.asked);
-  if (!found || !before) return;
-  const same = found.text === before.text;
-  found.footer.textContent += same ? ", the same text" : ", ANOTHER TEXT: please report this";
-  state.found = found;
+  const before = state.answer;
+  state.request = { ...state.request, speculate: !state.request.speculate };
+  const latest = await run(state.request);
+  if (!latest || !before) return;
+  const same = latest.text === before.text;
+  latest.footer.textContent += same ? ", the same text" : ", ANOTHER TEXT: please report this";
+  state.answer = latest;
 }
 
 $("form").addEventListener("submit", (event) => {
@@ -190,15 +190,15 @@ $("text").addEventListener("keydown", (event) => {
     if ($("stop").hidden) send();
   }
 });
-pictures.listen($("attach"), $("files"), $("text"));
+images.listen($("attach"), $("files"), $("text"));
 $("stop").addEventListener("click", () => state.reading?.abort());
 $("again").addEventListener("click", again);
 $("key").addEventListener("change", () => findModel().catch(show));
 $("reset").addEventListener("click", () => {
   state.reading?.abort();
   state.turns = [];
-  state.asked = null;
-  pictures.take();
+  state.request = null;
+  images.take();
   $("chat").replaceChildren();
   $("round").hidden = true;
   busy(false);

@@ -1,4 +1,4 @@
-// Pictures of the turn that is being written: chosen, dropped or pasted, and shown small.
+// Images of the turn that is being written: chosen, dropped or pasted, and shown small.
 
 const KINDS = ["image/png", "image/jpeg", "image/webp"];
 
@@ -10,16 +10,16 @@ const asUrl = (file) => new Promise((resolve, reject) => {
 });
 
 export function thumbnail(url, name) {
-  const found = document.createElement("img");
-  found.src = url;
-  found.alt = name;
-  return found;
+  const image = document.createElement("img");
+  image.src = url;
+  image.alt = name;
+  return image;
 }
 
-export class Pictures {
-  // `where` shows them, `refuse` is told what is none.
-  constructor(where, refuse) {
-    Object.assign(this, { where, refuse, urls: [] });
+export class Images {
+  // `container` shows them; `refuse` is called with the error of a file that is no image.
+  constructor(container, refuse) {
+    Object.assign(this, { container, refuse, urls: [] });
   }
 
   // Files are chosen by a button, dropped anywhere, or pasted where no text comes with them.
@@ -56,11 +56,11 @@ export class Pictures {
     }
   }
 
-  // All of them, which are none of the next turn's.
+  // Return all of them, and forget them: the next turn has none of them.
   take() {
     const urls = this.urls;
     this.urls = [];
-    this.where.replaceChildren();
+    this.container.replaceChildren();
     return urls;
   }
 
@@ -70,10 +70,10 @@ export class Pictures {
     button.title = `Leave out ${name}`;
     button.append(thumbnail(url, name));
     button.addEventListener("click", () => {
-      this.urls.splice([...this.where.children].indexOf(button), 1);
+      this.urls.splice([...this.container.children].indexOf(button), 1);
       button.remove();
     });
-    this.where.append(button);
+    this.container.append(button);
     this.urls.push(url);
   }
 }
