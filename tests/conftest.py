@@ -74,7 +74,7 @@ def written_pair(module: str, **options: str) -> Any:
 random_pair = written_pair("random_pair")
 qwen3_pair = written_pair("random_pair", family="qwen3")
 assistant_pair = written_pair("heads.assistants")
-picture_pair = written_pair("picture_pair")
+image_pair = written_pair("image_pair")
 dflash_pair = written_pair("heads.dflash")
 
 
@@ -135,8 +135,8 @@ batch_artifact = exported("batch")
 """The random pair with linears in INT4 and caches for four sequences."""
 assistant_artifact = exported("assistant")
 """Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
-picture_artifact = exported("picture")
-"""A random Gemma 4 that reads pictures, with caches for two sequences."""
+image_artifact = exported("image")
+"""A random Gemma 4 that reads images, with caches for two sequences."""
 dflash_artifact = exported("dflash")
 """Six layers of a Qwen3 with a DFlash head, and caches for two sequences."""
 
@@ -160,7 +160,7 @@ int4_head = session(lambda int4_head_artifact: load_artifact(int4_head_artifact)
 random_runner = session(lambda random_artifact: load_artifact(random_artifact))
 qwen3_runner = session(lambda qwen3_artifact: load_artifact(qwen3_artifact))
 assistant_runner = session(lambda assistant_artifact: load_artifact(assistant_artifact))
-picture_runner = session(lambda picture_artifact: load_artifact(picture_artifact))
+image_runner = session(lambda image_artifact: load_artifact(image_artifact))
 dflash_runner = session(lambda dflash_artifact: load_artifact(dflash_artifact))
 batch_runner = session(lambda batch_artifact: load_artifact(batch_artifact))
 

@@ -137,13 +137,13 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
 
 
 def test_all_requests_are_summed_up_and_drawn(tiny_artifact: Path, tmp_path: Path) -> None:
-    prompts, picture = tmp_path / "prompts.jsonl", tmp_path / "acceptance.png"
+    prompts, plot = tmp_path / "prompts.jsonl", tmp_path / "acceptance.png"
     prompts.write_text("\n".join(2 * [json.dumps({"prompt": QUESTION})]))
-    one = run(tiny_artifact, "--prompt", QUESTION, "--plot", picture)
-    assert one.exit_code == 0 and imread(picture).shape[:2] == (540, 1350)
-    picture.unlink()
-    both = run(tiny_artifact, "--prompts-jsonl", prompts, "--plot", picture)
-    assert both.exit_code == 0 and picture.exists()
+    one = run(tiny_artifact, "--prompt", QUESTION, "--plot", plot)
+    assert one.exit_code == 0 and imread(plot).shape[:2] == (540, 1350)
+    plot.unlink()
+    both = run(tiny_artifact, "--prompts-jsonl", prompts, "--plot", plot)
+    assert both.exit_code == 0 and plot.exists()
     assert "In all" not in one.stderr
     each, whole = both.stderr.split("In all")
     assert each.count("tau ") == 2 and "requests" in whole and "drafts accepted" in whole
@@ -154,7 +154,7 @@ def test_all_requests_are_summed_up_and_drawn(tiny_artifact: Path, tmp_path: Pat
     (["--plot", "a.png", "--no-speculation"], 2, "leave out --no-speculation"),
     (["--plot", "a.png", "--max-new-tokens", "1"], 1, "a.png: nothing was drafted"),
 ])  # fmt: skip
-def test_a_picture_of_nothing_is_refused(
+def test_a_plot_of_nothing_is_refused(
     tiny_artifact: Path, arguments: list[str], code: int, message: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

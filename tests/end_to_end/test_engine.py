@@ -93,16 +93,16 @@ def test_prompts_in_a_batch_are_answered_in_their_order(
     for size in (1, 3, None):
         results = list(batch_runner.generate_many(prompts, size, max_new_tokens=NEW_TOKENS))
         assert [r.token_ids for r in results if not hasattr(r, "error")] == expected
-    file, picture = tmp_path / "prompts.jsonl", tmp_path / "sequences.png"
+    file, plot = tmp_path / "prompts.jsonl", tmp_path / "sequences.png"
     file.write_text("".join(json.dumps({"token_ids": p}) + "\n" for p in prompts))
     options = ("--prompts-jsonl", file, "--max-new-tokens", str(NEW_TOKENS), "--batch-size", "4")
-    done = run(batch_artifact, *options, "--json", "--plot", picture)
+    done = run(batch_artifact, *options, "--json", "--plot", plot)
     assert done.exit_code == 0, done.output
     *answers, last = map(json.loads, done.stdout.splitlines())
     assert [answer["token_ids"] for answer in answers] == expected
     assert last["summary"]["batch_size"] == 4
     assert last["summary"]["tokens_per_second_of_all"] > 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_measuring_the_cost_of_drafts_leaves_no_request_running(batch_runner: Runner) -> None:

@@ -2,7 +2,7 @@
 
     PAGE_IMAGES=docs/images pytest tests/end_to_end/test_page.py
 
-takes the pictures that docs/ shows.
+takes the images that docs/ shows.
 """
 
 import base64
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eagle_aot.runtime_runner import Runner
-from support.pictures import drawn, stored
+from support.images import drawn, stored
 from support.server import Server, served
 
 if TYPE_CHECKING:
@@ -155,12 +155,12 @@ def file(content: bytes, name: str = "a.png", kind: str = "image/png") -> Any:
     return {"name": name, "mimeType": kind, "buffer": content}
 
 
-def test_pictures_are_shown_and_seen(picture_artifact: Path, picture_runner: Runner) -> None:
+def test_images_are_shown_and_seen(image_artifact: Path, image_runner: Runner) -> None:
     """One that is chosen and one that is dropped; one is pasted and left out again. The answer
     to them can be requested again."""
     first, second = (stored(drawn(40, 60, seed)) for seed in (1, 2))
-    expected = picture_runner.generate("what", 12, images=[first, second]).text
-    with served(picture_artifact, "--model", "tiny") as server, opened(server) as page:
+    expected = image_runner.generate("what", 12, images=[first, second]).text
+    with served(image_artifact, "--model", "tiny") as server, opened(server) as page:
         page.fill("#longest", "12")
         with page.expect_file_chooser() as chooser:
             page.click("#attach")
@@ -192,7 +192,7 @@ GIVE = """([content, how]) => {
 }"""
 
 
-def test_files_that_are_no_pictures_are_refused_in_one_line(page: "Page") -> None:
+def test_files_that_are_no_images_are_refused_in_one_line(page: "Page") -> None:
     page.set_input_files("#files", [file(b"words", "a.txt", "text/plain")])
     failed = page.locator("article.failed")
     failed.wait_for()

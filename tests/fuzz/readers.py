@@ -19,7 +19,7 @@ from eagle_aot.runtime_runner.images.reader import ImageReader
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.formats import format_of
-from support.pictures import INPUTS
+from support.images import INPUTS
 
 CONTEXT = 32  # tokens
 TOKENS = torch.tensor([[3, 1, 4, 1]])

@@ -116,9 +116,9 @@ def test_checking_a_path_changes_no_file(tmp_path: Path) -> None:
     check_plot(tmp_path / "new.png")
     assert not list(tmp_path.iterdir())
     old = tmp_path / "old.png"
-    old.write_bytes(b"a picture")
+    old.write_bytes(b"an image")
     check_plot(old)
-    assert old.read_bytes() == b"a picture"
+    assert old.read_bytes() == b"an image"
 
 
 def test_a_full_disk_keeps_the_earlier_plot(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ OF_PAIRS = {
     ),
     "qwen3": ("qwen3_pair", "auto", *LENGTH, "--cpu-weights", "int8"),
     "assistant": ("assistant_pair", "auto", *QUICK, "--max-batch-size", "2"),
-    "picture": (
-        *("picture_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
+    "image": (
+        *("image_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
         *("--inputs", "text,image", "--max-batch-size", "2"),
     ),
     "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),

@@ -93,17 +93,17 @@ def test_reuse_caches_the_prefix_and_changes_no_token(batch_artifact: Path) -> N
 
 
 @pytest.mark.artifact
-def test_images_and_prompts_are_timed(picture_artifact: Path, batch_artifact: Path) -> None:
+def test_images_and_prompts_are_timed(image_artifact: Path, batch_artifact: Path) -> None:
     chosen = ["--images", "1,3", "--repeats", "1"]
-    done = CliRunner().invoke(images.main, [str(picture_artifact), *chosen, "--json"])
+    done = CliRunner().invoke(images.main, [str(image_artifact), *chosen, "--json"])
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
     (encoded,) = results["encoded"]
     assert encoded["rows"] == 70 and encoded["seconds"] > encoded["floor"] > 0
     assert [(one["images"], one["tokens"]) for one in results["prompts"]] == [(1, 106), (3, 238)]
-    shown = CliRunner().invoke(images.main, [str(picture_artifact), *chosen])
+    shown = CliRunner().invoke(images.main, [str(image_artifact), *chosen])
     assert shown.exit_code == 0 and "times the floor" in shown.stdout
-    refused = CliRunner().invoke(images.main, [str(picture_artifact), "--images", "100"])
+    refused = CliRunner().invoke(images.main, [str(image_artifact), "--images", "100"])
     assert refused.exit_code == 1
     text = CliRunner().invoke(images.main, [str(batch_artifact)])
     assert text.exit_code == 1 and "takes text alone" in text.output

@@ -11,8 +11,8 @@ from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows
 from eagle_aot.runtime_runner.decode.target import Forward, no_moves
-from support.picture_pair import NEVER, PLACEHOLDER
-from support.pictures import drawn
+from support.image_pair import NEVER, PLACEHOLDER
+from support.images import drawn
 
 
 class OfPlaceholders:
@@ -26,9 +26,9 @@ class OfPlaceholders:
 
 
 def test_round_verifies_no_image_placeholder(
-    picture_runner: Runner, monkeypatch: pytest.MonkeyPatch
+    image_runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, seen = picture_runner.target, list[Tensor]()
+    target, seen = image_runner.target, list[Tensor]()
     verify = target.verify
 
     def watched(step: StepRows, moves: Tensor) -> Forward:
@@ -42,16 +42,16 @@ def test_round_verifies_no_image_placeholder(
     assert [tokens.tolist() for tokens in seen] == [[[9, 9, 9, 9, 9]]]
 
 
-def test_program_never_chooses_an_image_placeholder(picture_runner: Runner) -> None:
+def test_program_never_chooses_an_image_placeholder(image_runner: Runner) -> None:
     where = torch.tensor([[9]]), torch.zeros(1).long(), torch.zeros(1).long()
     step = chain_rows(*where, 16)
-    logits, _ = picture_runner.target.verify(step, no_moves(1, 16, step.tokens.device))
+    logits, _ = image_runner.target.verify(step, no_moves(1, 16, step.tokens.device))
     (impossible,) = logits[0, 0].isneginf().nonzero(as_tuple=True)
     assert impossible.tolist() == NEVER
 
 
-def test_prompt_lookup_after_an_image_changes_no_token(picture_runner: Runner) -> None:
-    runner = load_artifact(picture_runner.directory, drafter="ngram")
+def test_prompt_lookup_after_an_image_changes_no_token(image_runner: Runner) -> None:
+    runner = load_artifact(image_runner.directory, drafter="ngram")
     read = runner.reader.read(f"See {PLACEHOLDER} here. See", images=[drawn(90, 90)])
     plain = runner.generate(read, 16, speculate=False)
     assert runner.generate(read, 16, 7).token_ids == plain.token_ids

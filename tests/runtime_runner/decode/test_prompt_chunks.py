@@ -72,7 +72,7 @@ LEAST, ROWS = 65, 64
 
 @st.composite
 def prompts(draw: st.DrawFn, most: int) -> tuple[int, list[tuple[int, int]]]:
-    """A length, and pictures of up to `most` rows with text between them and after the last."""
+    """A length, and images of up to `most` rows with text between them and after the last."""
     at, spans = 0, []
     for _ in range(draw(st.integers(1, 4))):
         first = at + draw(st.integers(1, 150))

@@ -13,7 +13,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.runtime_runner.images.reader import ImageReader, Source, decode_image
-from support.pictures import INPUTS, drawn, stored
+from support.images import INPUTS, drawn, stored
 
 ROTATED = 6
 """EXIF's number for a camera that was held sideways."""

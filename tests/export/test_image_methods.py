@@ -1,4 +1,4 @@
-"""The methods of a target that reads pictures: their graphs, and what is refused before them."""
+"""The methods of a target that reads images: their graphs, and what is refused before them."""
 
 import json
 from collections import Counter
@@ -24,8 +24,8 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4.vision import GEMMA4_VISION
 from eagle_aot.targets.images import load_images
 from support.golden_cases import GOLDEN
+from support.image_pair import IMAGE_PROCESSOR
 from support.pairs import dummy
-from support.picture_pair import IMAGE_PROCESSOR
 
 BOTH: Literal["text,image"] = "text,image"
 LAYERS = 6
@@ -51,7 +51,7 @@ def operators(program: ExportedProgram) -> Counter[str]:
     return Counter(str(n.target) for n in program.graph.nodes if n.op == "call_function")
 
 
-def test_a_prompt_of_the_31b_may_hold_pictures(programs: dict[str, ExportedProgram]) -> None:
+def test_a_prompt_of_the_31b_may_hold_images(programs: dict[str, ExportedProgram]) -> None:
     prefill = programs[PREFILL]
     assert list(prefill.graph_signature.user_inputs)[3:] == ["embeddings", "last_visible"]
     calls = [n for n in prefill.graph.nodes if str(n.target) == OPERATOR]
@@ -75,7 +75,7 @@ def test_draft_prefill_takes_rows_of_images(programs: dict[str, ExportedProgram]
     assert list(decode)[-1] == "features"
 
 
-def test_no_method_says_what_stands_for_a_picture(programs: dict[str, ExportedProgram]) -> None:
+def test_no_method_says_what_stands_for_an_image(programs: dict[str, ExportedProgram]) -> None:
     for name in (PREFILL, TARGET_VERIFY):
         assert "target.never" in programs[name].graph_signature.inputs_to_buffers.values()
 
@@ -188,7 +188,7 @@ class Reached(Exception):
 
 
 def test_an_export_for_a_gpu_records_its_tower(
-    picture_pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image_pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: dict[str, Any] = {}
 
@@ -201,8 +201,8 @@ def test_an_export_for_a_gpu_records_its_tower(
     resolved = resolve(
         ExportSpec(
             target_model="auto",
-            target_dir=picture_pair[0],
-            draft_dir=picture_pair[1],
+            target_dir=image_pair[0],
+            draft_dir=image_pair[1],
             backend="cuda",
             inputs=BOTH,
             max_seq_len=96,
@@ -218,8 +218,8 @@ def test_an_export_for_a_gpu_records_its_tower(
     assert found["tower"]["parameters"] == parameters
 
 
-def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]) -> None:
-    target_dir, head_dir = picture_pair
+def test_a_processor_of_other_patches_is_refused(image_pair: tuple[Path, Path]) -> None:
+    target_dir, head_dir = image_pair
     settings = target_dir / "processor_config.json"
     spec = ExportSpec(target_model="auto", target_dir=target_dir, draft_dir=head_dir)
     caches = CacheSpec(96, torch.float32, chunk=70)

@@ -1,4 +1,4 @@
-"""Pictures in prompts, from files to tokens through a real `.pte`."""
+"""Images in prompts, from files to tokens through a real `.pte`."""
 
 import base64
 import json
@@ -23,8 +23,8 @@ from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import ChunkEmbeds, PromptChunk
 from support.golden_cases import relative_error
-from support.picture_pair import BEGIN, END, IMAGE, NEVER, PLACEHOLDER, ROWS
-from support.pictures import drawn, stored, transformers_text
+from support.image_pair import BEGIN, END, IMAGE, NEVER, PLACEHOLDER, ROWS
+from support.images import drawn, stored, transformers_text
 from support.refusals import refuses
 
 TEXT = "What is this?"
@@ -38,8 +38,8 @@ def run(*arguments: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Files of pictures: one has the most rows, one fewer; both are longer than a window."""
-    directory = tmp_path_factory.mktemp("pictures")
+    """Files of images: one has the most rows, one fewer; both are longer than a window."""
+    directory = tmp_path_factory.mktemp("images")
     found = []
     for i, (size, kind) in enumerate([((100, 80), "PNG"), ((60, 150), "WEBP")]):
         found.append(directory / f"{i}.{kind.lower()}")
@@ -48,24 +48,24 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
-def test_a_picture_is_answered_as_transformers_does(
-    picture_runner: Runner, picture_pair: tuple[Path, Path], files: list[Path]
+def test_an_image_is_answered_as_transformers_does(
+    image_runner: Runner, image_pair: tuple[Path, Path], files: list[Path]
 ) -> None:
-    """One picture, which is all that `prefill` runs, and two, which lie in two chunks."""
+    """One image, which is all that `prefill` runs, and two, which lie in two chunks."""
     for prompt, images in ((TEXT, files[:1]), (TEXT, files[1:]), (TWO, files)):
-        read = picture_runner.reader.read(prompt, images=images)
-        wanted = transformers_text(picture_pair[0], read, COUNT)
-        result = picture_runner.generate(prompt, COUNT, speculate=False, images=images)
+        read = image_runner.reader.read(prompt, images=images)
+        wanted = transformers_text(image_pair[0], read, COUNT)
+        result = image_runner.generate(prompt, COUNT, speculate=False, images=images)
         assert result.token_ids == wanted
         assert result.prompt_tokens == len(read.tokens)
-    other = picture_runner.generate(TEXT, COUNT, speculate=False, images=files[1:])
-    assert other.token_ids != picture_runner.generate(TEXT, COUNT, images=files[:1]).token_ids
+    other = image_runner.generate(TEXT, COUNT, speculate=False, images=files[1:])
+    assert other.token_ids != image_runner.generate(TEXT, COUNT, images=files[:1]).token_ids
 
 
 def test_drafts_chunks_and_neighbours_change_no_token(
-    picture_runner: Runner, files: list[Path]
+    image_runner: Runner, files: list[Path]
 ) -> None:
-    runner = picture_runner
+    runner = image_runner
     for prompt, images in ((TEXT, files[:1]), (TWO, files)):
         read = runner.reader.read(prompt, images=images)
         plain = runner.generate(read, COUNT, speculate=False).token_ids
@@ -84,10 +84,10 @@ def test_drafts_chunks_and_neighbours_change_no_token(
     assert [getattr(one, "token_ids", one) for one in together] == alone * 2
 
 
-def test_rows_of_a_picture_are_reused_for_the_same_picture_alone(
-    picture_runner: Runner, files: list[Path]
+def test_rows_of_an_image_are_reused_for_the_same_image_alone(
+    image_runner: Runner, files: list[Path]
 ) -> None:
-    runner = picture_runner
+    runner = image_runner
     first = runner.reader.read(TEXT, images=files[:1])
     longer = runner.reader.read(f"{TEXT} And what is it for, do you think?", images=files[:1])
     another = runner.reader.read(TEXT, images=[stored(drawn(100, 80, seed=9))])
@@ -103,19 +103,19 @@ def test_rows_of_a_picture_are_reused_for_the_same_picture_alone(
     assert changed.token_ids == wanted[another].token_ids != wanted[first].token_ids
 
 
-def test_a_conversation_shows_pictures(picture_runner: Runner, files: list[Path]) -> None:
-    conversation = Conversation(picture_runner)
+def test_a_conversation_shows_images(image_runner: Runner, files: list[Path]) -> None:
+    conversation = Conversation(image_runner)
     conversation.say("See here.", COUNT, images=files[:1])
     answer = conversation.say("And this one?", COUNT, images=files[1:])
     assert answer.cached_tokens > ROWS // 2
-    whole = picture_runner.generate(conversation.messages[:-1], COUNT, speculate=False)
+    whole = image_runner.generate(conversation.messages[:-1], COUNT, speculate=False)
     assert whole.token_ids == answer.token_ids
 
 
-def test_rows_of_another_encoder_stand_for_a_picture(
-    picture_runner: Runner, files: list[Path]
+def test_rows_of_another_encoder_stand_for_an_image(
+    image_runner: Runner, files: list[Path]
 ) -> None:
-    runner = picture_runner
+    runner = image_runner
     read = runner.reader.read(TEXT, images=files[:1])
     (placed,) = read.images
     content = placed.image.content
@@ -133,11 +133,11 @@ def test_rows_of_another_encoder_stand_for_a_picture(
         runner.generate(TEXT, images=[torch.zeros(97, 64)])
 
 
-def test_a_head_observes_the_rows_of_a_picture_one_slot_early(
-    picture_runner: Runner, picture_pair: tuple[Path, Path], files: list[Path]
+def test_a_head_observes_the_rows_of_an_image_one_slot_early(
+    image_runner: Runner, image_pair: tuple[Path, Path], files: list[Path]
 ) -> None:
     """Compares the program with the modules, in one chunk."""
-    runner, read = picture_runner, picture_runner.reader.read(TEXT, images=files[:1])
+    runner, read = image_runner, image_runner.reader.read(TEXT, images=files[:1])
     where = torch.zeros(1, dtype=torch.int64)
     run = Prefill(runner.target, runner.drafter, read.tokens, where, images=read.images)
     while run.left:
@@ -145,7 +145,7 @@ def test_a_head_observes_the_rows_of_a_picture_one_slot_early(
     assert isinstance(runner.drafter, Eagle3Drafter)
     found = runner.drafter.logits(where)
     checkpoints = resolve_checkpoints(
-        ExportSpec(target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1])
+        ExportSpec(target_model="auto", target_dir=image_pair[0], draft_dir=image_pair[1])
     )
     pair = load_pair(
         checkpoints, torch.float32, CacheSpec(320, torch.float32, chunk=96), images=True
@@ -165,8 +165,8 @@ def test_a_head_observes_the_rows_of_a_picture_one_slot_early(
             assert (relative_error(found, wanted[:, -1:]) < 5e-3) == near
 
 
-def test_pictures_stand_where_a_prompt_has_them(picture_runner: Runner, files: list[Path]) -> None:
-    reader = picture_runner.reader
+def test_images_stand_where_a_prompt_has_them(image_runner: Runner, files: list[Path]) -> None:
+    reader = image_runner.reader
     read = reader.read(TWO, images=files)
     for start, end in read.spans:
         assert read.tokens[start - 1] == BEGIN and read.tokens[end] == END
@@ -201,12 +201,12 @@ def test_pictures_stand_where_a_prompt_has_them(picture_runner: Runner, files: l
         reader.read(TEXT, images=files, image_tokens=280)
 
 
-def test_commands_take_pictures(
-    picture_runner: Runner, picture_artifact: Path, files: list[Path], tmp_path: Path
+def test_commands_take_images(
+    image_runner: Runner, image_artifact: Path, files: list[Path], tmp_path: Path
 ) -> None:
-    plain = [picture_runner.generate(TEXT, COUNT, images=[one]).token_ids for one in files]
+    plain = [image_runner.generate(TEXT, COUNT, images=[one]).token_ids for one in files]
     options = ["--prompt", TEXT, "--max-new-tokens", str(COUNT), "--json", "--image"]
-    one = run(picture_artifact, *options, files[0])
+    one = run(image_artifact, *options, files[0])
     assert one.exit_code == 0, one.output
     assert json.loads(one.stdout)["token_ids"] == plain[0]
     lines = [
@@ -219,19 +219,19 @@ def test_commands_take_pictures(
     ]  # fmt: skip
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    both = run(picture_artifact, "--prompts-jsonl", prompts, *options[2:-1], "--batch-size", "2")
+    both = run(image_artifact, "--prompts-jsonl", prompts, *options[2:-1], "--batch-size", "2")
     assert both.exit_code == 0, both.output
-    two = picture_runner.generate(TWO, COUNT, images=files).token_ids
+    two = image_runner.generate(TWO, COUNT, images=files).token_ids
     found = [json.loads(line)["token_ids"] for line in both.stdout.splitlines()[:3]]
     assert found == [plain[0], two, plain[1]]
     turns = f"/image {files[0]}\n{TEXT}\n/image nowhere.png\n/exit\n"
-    chat = CliRunner().invoke(main, [str(picture_artifact), "--chat", *options[2:-1]], input=turns)
+    chat = CliRunner().invoke(main, [str(image_artifact), "--chat", *options[2:-1]], input=turns)
     assert json.loads(chat.stdout.splitlines()[0])["token_ids"] == plain[0]
     assert "nowhere.png: cannot be read" in chat.stderr
-    refuses(run(picture_artifact, *options, prompts), "not an image in PNG, JPEG, WEBP")
+    refuses(run(image_artifact, *options, prompts), "not an image in PNG, JPEG, WEBP")
 
 
-def test_an_artifact_of_text_refuses_pictures_in_one_line(
+def test_an_artifact_of_text_refuses_images_in_one_line(
     batch_artifact: Path, files: list[Path]
 ) -> None:
     refused = run(batch_artifact, "--prompt", TEXT, "--image", files[0])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches, TokenizedPrompt
-from support.picture_pair import IMAGE, NEVER
+from support.image_pair import IMAGE, NEVER
 
 INPUTS = ImageInputs(
     rows=[70, 140],

@@ -1,4 +1,4 @@
-"""A small random Gemma 4 that reads pictures, on disk as transformers saves it, and its head."""
+"""A small random Gemma 4 that reads images, on disk as transformers saves it, and its head."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ TEMPLATE = (
 """Of parts, as Gemma's own."""
 
 
-def write_picture_pair(directory: Path, seed: int = 0) -> tuple[Path, Path]:
+def write_image_pair(directory: Path, seed: int = 0) -> tuple[Path, Path]:
     """Write `directory`/target and `directory`/head; returns both."""
     torch.manual_seed(seed)
     target_dir, head_dir = directory / "target", directory / "head"

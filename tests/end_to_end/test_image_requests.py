@@ -1,4 +1,4 @@
-"""Pictures in requests to a server: as OpenAI's clients send them, and refused in words."""
+"""Images in requests to a server: as OpenAI's clients send them, and refused in words."""
 
 import base64
 from collections.abc import Iterator
@@ -11,17 +11,15 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.service import LocalService
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
-from support.pictures import drawn, stored
+from support.images import drawn, stored
 
 TEXT, COUNT = "What is this?", 12
 FILE = stored(drawn(100, 80))
 
 
 @pytest.fixture(scope="module")
-def client(picture_runner: Runner) -> Iterator[TestClient]:
-    service = LocalService(
-        picture_runner, ServeSpec(artifact=picture_runner.directory, model="tiny")
-    )
+def client(image_runner: Runner) -> Iterator[TestClient]:
+    service = LocalService(image_runner, ServeSpec(artifact=image_runner.directory, model="tiny"))
     service.worker.start()
     with TestClient(make_app(service)) as client:
         yield client
@@ -42,8 +40,8 @@ def data_url(content: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def test_an_image_in_a_request_is_answered(client: TestClient, picture_runner: Runner) -> None:
-    wanted = picture_runner.generate(TEXT, COUNT, speculate=False, images=[FILE])
+def test_an_image_in_a_request_is_answered(client: TestClient, image_runner: Runner) -> None:
+    wanted = image_runner.generate(TEXT, COUNT, speculate=False, images=[FILE])
     for detail in ("auto", "low", "high"):
         answer = client.post(
             "/v1/chat/completions", json=request_body(data_url(FILE), detail=detail)

@@ -1,4 +1,4 @@
-"""Pictures on a GPU, from a PNG to tokens: against modules and transformers, however decoded."""
+"""Images on a GPU, from a PNG to tokens: against modules and transformers, however decoded."""
 
 import subprocess
 import sys
@@ -13,8 +13,8 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.golden_cases import relative_error
-from support.picture_pair import NEVER, PLACEHOLDER, ROWS
-from support.pictures import drawn, stored, transformers_shortfall
+from support.image_pair import NEVER, PLACEHOLDER, ROWS
+from support.images import drawn, stored, transformers_shortfall
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -24,9 +24,9 @@ PROMPTS = [("What is this?", 1), (f"Is {PLACEHOLDER} older than {PLACEHOLDER}, o
 
 
 @pytest.fixture(scope="module")
-def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    directory = tmp_path_factory.mktemp("pictures") / "artifact"
-    target_dir, head_dir = picture_pair
+def runner(image_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    directory = tmp_path_factory.mktemp("images") / "artifact"
+    target_dir, head_dir = image_pair
     installed = Path(sys.executable).with_name("eagle-export")
     program: str | Path = installed if installed.exists() else "eagle-export"
     command: list[str | Path] = [program, "--target-model", "auto"]
@@ -39,30 +39,30 @@ def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFac
 
 
 def test_the_tower_computes_what_its_modules_compute(
-    runner: Runner, picture_pair: tuple[Path, Path]
+    runner: Runner, image_pair: tuple[Path, Path]
 ) -> None:
     checkpoints = resolve_checkpoints(
-        ExportSpec(target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1])
+        ExportSpec(target_model="auto", target_dir=image_pair[0], draft_dir=image_pair[1])
     )
     pair = load_pair(
         checkpoints, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), images=True
     ).pair
     assert pair.vision is not None
     for image in IMAGES:
-        picture = runner.reader.read_image(image, None)
-        assert isinstance(picture.content, ImagePatches)
-        given = picture.content.pixels, picture.content.positions
+        encoded = runner.reader.read_image(image, None)
+        assert isinstance(encoded.content, ImagePatches)
+        given = encoded.content.pixels, encoded.content.positions
         (found,) = runner.executor.run(f"encode_image_{ROWS}", *(x.cuda() for x in given))
         with torch.no_grad():
             wanted = pair.vision(*given)
-        rows = found[0, : picture.count].float().cpu()
-        assert relative_error(rows, wanted[0, : picture.count]) < 5e-2
+        rows = found[0, : encoded.count].float().cpu()
+        assert relative_error(rows, wanted[0, : encoded.count]) < 5e-2
 
 
 def test_text_is_as_likely_for_transformers(
-    runner: Runner, picture_pair: tuple[Path, Path], tmp_path: Path
+    runner: Runner, image_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """In bfloat16 a token may be another one that is as good; after other pictures it is not."""
+    """In bfloat16 a token may be another one that is as good; after other images it is not."""
     files = [tmp_path / f"{i}.png" for i in range(len(IMAGES))]
     for file, image in zip(files, IMAGES, strict=True):
         file.write_bytes(stored(image))
@@ -71,8 +71,8 @@ def test_text_is_as_likely_for_transformers(
         read, other = (
             runner.reader.read(prompt, images=images[:count]) for images in (IMAGES, OTHERS)
         )
-        assert transformers_shortfall(picture_pair[0], read, text).max() < 0.1
-        assert transformers_shortfall(picture_pair[0], other, text).max() > 0.3
+        assert transformers_shortfall(image_pair[0], read, text).max() < 0.1
+        assert transformers_shortfall(image_pair[0], other, text).max() > 0.3
 
 
 def test_drafts_chunks_and_neighbours_change_no_token(runner: Runner) -> None:
