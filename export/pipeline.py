@@ -115,7 +115,6 @@ class PreparedExport:
 
     @property
     def pair(self) -> Pair:
-        """The prepared pair."""
         return self.loaded.pair
 
 

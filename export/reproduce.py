@@ -49,7 +49,6 @@ class Reproduction:
         return set(self.files.values()) == {SAME}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as one JSON object."""
         return {"identical": self.identical, **asdict(self)}
 
     def report(self) -> Iterator[str]:

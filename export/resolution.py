@@ -68,7 +68,6 @@ class ResolvedExport:
 
     @property
     def output_dir(self) -> Path:
-        """Where the artifact is written."""
         return self.spec.output_dir or Path(f"{self.spec.target_model}-{self.backend}")
 
     def recorded(self, drafter: str, chain_len: int, max_seq_len: int) -> dict[str, Any]:

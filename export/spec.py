@@ -108,17 +108,14 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_dummy(self) -> bool:
-        """Whether weights are random."""
         return self.load_format == DUMMY
 
     @property
     def has_head(self) -> bool:
-        """Whether the drafter is a draft head."""
         return self.drafter != NGRAM
 
     @property
     def reads_images(self) -> bool:
-        """Whether prompts may contain images."""
         return self.inputs == TEXT_AND_IMAGES
 
 

@@ -68,7 +68,6 @@ class Checkpoint:
         return weight_files(self.directory)
 
     def names(self) -> Iterator[str]:
-        """Iterate over all tensor names."""
         return iter(self._file_of)
 
     def __contains__(self, name: str) -> bool:

@@ -4,8 +4,8 @@ Shapes: V is the target's vocabulary, Ht its hidden size, Vd the draft vocabular
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,29 +23,21 @@ MAPS = frozenset({"d2t", "t2d"})
 """Tensors of a checkpoint that are not parameters."""
 
 
-class HeadFiles(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadFiles:
     """A head's checkpoint; `names` maps our tensor names to the checkpoint's."""
 
-    @property
-    def checkpoint(self) -> Checkpoint: ...
+    checkpoint: Checkpoint
+    names: Mapping[str, str]
 
     @property
-    def names(self) -> Mapping[str, str]: ...
+    def directory(self) -> Path:
+        """The checkpoint's directory, for messages."""
+        return self.checkpoint.directory
 
-    @property
-    def directory(self) -> Path: ...
-
-    def stored(self, name: str) -> str: ...
-
-
-class VocabularySizes(Protocol):
-    """The sizes of the target's and the head's vocabulary."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def draft_vocab_size(self) -> int: ...
+    def stored(self, name: str) -> str:
+        """Return the checkpoint's name of a tensor, or ours if it has none."""
+        return self.names.get(name, name)
 
 
 def empty_linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
@@ -87,21 +79,21 @@ def read_head_tensor(
     return table if table is not None and torch.equal(tensor, table) else tensor
 
 
-def read_target_ids(config: VocabularySizes, head: HeadFiles) -> Tensor:
-    """Return the absolute target id of every draft id, int64 [Vd].
+def read_target_ids(head: HeadFiles, vocab: int, size: int) -> Tensor:
+    """Return the absolute target id of every draft id, int64 [Vd], for V = `vocab`, Vd = `size`.
 
     `d2t` has offsets from the draft id, in any order: ModelOpt sorts by frequency, so offsets may
     be negative. Raises CheckpointError for a map that is missing, unfilled, ambiguous or
     inconsistent with `t2d`, PairingError for ids outside the vocabulary.
     """
-    ids = _ids(config, head)
+    ids = _ids(head, vocab, size)
     if "t2d" in head.names:
-        _check_mask(ids, config, head)
+        _check_mask(ids, vocab, head)
     return ids
 
 
-def _ids(config: VocabularySizes, head: HeadFiles) -> Tensor:
-    directory, vocab, size = head.directory, config.vocab_size, config.draft_vocab_size
+def _ids(head: HeadFiles, vocab: int, size: int) -> Tensor:
+    directory = head.directory
     if "d2t" not in head.names:
         if size != vocab:
             raise CheckpointError(
@@ -122,13 +114,13 @@ def _ids(config: VocabularySizes, head: HeadFiles) -> Tensor:
     return ids
 
 
-def _check_mask(ids: Tensor, config: VocabularySizes, head: HeadFiles) -> None:
+def _check_mask(ids: Tensor, vocab: int, head: HeadFiles) -> None:
     """Check that `t2d`, bool or in older files bytes, marks the target ids that have a draft id."""
     mask = head.checkpoint.tensor(head.stored("t2d"))
-    if mask.shape != (config.vocab_size,) or mask.is_floating_point():
+    if mask.shape != (vocab,) or mask.is_floating_point():
         raise CheckpointError(
             f"{head.directory}: t2d is {mask.dtype} {list(mask.shape)}, not a mark for each of "
-            f"{config.vocab_size} tokens"
+            f"{vocab} tokens"
         )
     marked = mask.nonzero().flatten()
     if not torch.equal(marked, ids.sort().values):

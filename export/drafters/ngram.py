@@ -39,10 +39,8 @@ class NgramDraft(nn.Module):
 def without_checkpoint(
     spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[NgramDraft, Facts]:
-    """Return the draft model; there are no facts."""
     return NgramDraft(target.vocab_size), {}
 
 
 def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
-    """Return no methods."""
     return {}

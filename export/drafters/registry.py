@@ -31,15 +31,12 @@ OF_DUMMIES = EAGLE3
 
 
 def kind_of_checkpoint(checkpoint: Checkpoint) -> HeadKind:
-    """Return the kind of a checkpoint."""
     return HEADS[name_of_kind(checkpoint)]
 
 
 def name_of_kind(checkpoint: Checkpoint) -> str:
-    """Return the name of a checkpoint's kind."""
     return next(name for name, kind in HEADS.items() if kind.claims(checkpoint))
 
 
 def kind_of(drafter: DraftModel) -> DrafterKind:
-    """Return the kind of a loaded drafter."""
     return KINDS[drafter.kind]

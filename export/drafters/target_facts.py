@@ -2,32 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.common.errors import CheckpointNotFoundError, PairingError, SettingError
-from eagle_aot.targets import get_target
+from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint, read_config
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 ANY_CONTEXT = 16  # sizes do not depend on it
 
 
-class HasSizes(Protocol):
-    """A target, or the facts of one."""
-
-    @property
-    def hidden_size(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-
 def check_target_sizes(
-    target: HasSizes, hidden_size: int, vocab_size: int, name: str = "the target"
+    target: "TapTarget | TargetFacts", hidden_size: int, vocab_size: int, name: str = "the target"
 ) -> None:
     """Raise PairingError unless a head for these sizes was made for `target`."""
     for what, expected, actual in (

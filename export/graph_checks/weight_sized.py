@@ -31,7 +31,8 @@ def check_weight_sized(name: str, program: ExportedProgram) -> None:
         if operator_name(node) == "aten::arange" or _is_fused(node):
             continue
         for tensor in tensors(node):
-            if not _is_static(tensor) or _is_in_place(tensor, node):
+            is_static = all(isinstance(size, int) for size in tensor.shape)
+            if not is_static or _is_in_place(tensor, node):
                 continue
             if tensor.numel() >= LARGE or _form(tensor.shape) in shapes:
                 raise ExportError(
@@ -57,10 +58,6 @@ def _is_fused(node: Node) -> bool:
     return operator_name(node) in DEQUANTISED and all(
         operator_name(user) == "aten::linear" and user.args[1] is node for user in node.users
     )
-
-
-def _is_static(tensor: Tensor) -> bool:
-    return all(isinstance(size, int) for size in tensor.shape)
 
 
 def _is_in_place(tensor: Tensor, node: Node) -> bool:

@@ -17,7 +17,6 @@ from executorch.exir import (
 )
 from executorch.exir.lowered_backend_module import get_lowered_backend_modules
 from executorch.exir.passes import MemoryPlanningPass
-from torch import Tensor
 from torch.export import ExportedProgram, default_decompositions
 
 from eagle_aot.artifact import PROGRAM
@@ -108,11 +107,8 @@ def _constants(program: ExportedProgram) -> Iterator[tuple[str, str]]:
     """Yield the weights that ExecuTorch's own operators read: the name in the graph, and the key
     that XNNPACK would give it."""
     for name, weight in program.graph_signature.inputs_to_parameters.items():
-        yield name, _key(program.state_dict[weight])
-
-
-def _key(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.detach().contiguous().view(-1).numpy().tobytes()).hexdigest()
+        values = program.state_dict[weight].detach().contiguous().view(-1).numpy()
+        yield name, hashlib.sha256(values.tobytes()).hexdigest()
 
 
 def write(program: ExecutorchProgramManager, directory: Path) -> None:
@@ -123,7 +119,6 @@ def write(program: ExecutorchProgramManager, directory: Path) -> None:
 
 
 def workspace(directory: Path) -> AbstractContextManager[None]:
-    """Nothing is needed around a lowering."""
     return nullcontext()
 
 

@@ -72,8 +72,7 @@ class WeightQuantizer:
             return DynamicLinear(self.table(module.weight))
         dense = module if isinstance(module, nn.Linear) else module.dense()
         weight, bias = dense.weight.detach().float(), dense.bias
-        return DynamicLinear(self._quantized(name, weight), None if bias is None else bias.detach())
-
-    def _quantized(self, name: str, weight: Tensor) -> QuantizedWeight:
         whole = weight.shape[1] % GROUP == 0 and not name.endswith(OUTPUT_TABLE)
-        return int4_by_groups(weight) if self._kind == INT4 and whole else int8_by_rows(weight)
+        as_int4 = self._kind == INT4 and whole
+        quantized = int4_by_groups(weight) if as_int4 else int8_by_rows(weight)
+        return DynamicLinear(quantized, None if bias is None else bias.detach())

@@ -60,7 +60,6 @@ def large_m(node: Node) -> dict[str, Any]:
 
 
 def int4_sizes(node: Node) -> dict[str, Any]:
-    """Return the sizes of an INT4 product."""
     return {"features": node.args[4], "columns": shape(node, 0)[-1]}
 
 

@@ -68,7 +68,8 @@ def rank_readings(
     # A host computes faster with dense weights.
     pair = dequantize_for_eager(dequantize_int4(loaded.pair)) if backend != CUDA else loaded.pair
     target, draft, stage = pair.target, pair.draft, progress.stage("self-test: text")
-    with stage as begin, moved(pair, device), torch_threads(threads_for(target)):
+    threads = 1 if count_weights(target) < SMALL else torch.get_num_threads()
+    with stage as begin, moved(pair, device), torch_threads(threads):
         eos_ids = loaded.checkpoints.provenance.eos_ids
         texts = target_texts(target, draft.tap_layers, prompts, eos_ids, device)
         begin("self-test: drafts")
@@ -97,7 +98,8 @@ def pairing_record(
     """
     if spec.no_self_test or not loaded.checkpoints.spec.has_head:
         return None
-    if is_costly(loaded.pair.target, spec.backend) and spec.self_test_prompts is None:
+    is_large = count_weights(loaded.pair.target) > LARGE
+    if spec.backend != CUDA and is_large and spec.self_test_prompts is None:
         verdict = unknown("it takes minutes without a GPU: eagle-inspect draft --self-test runs it")
     else:
         verdict = self_test(loaded, spec, progress)
@@ -109,11 +111,6 @@ def pairing_record(
     return verdict.to_json()
 
 
-def is_costly(target: TapTarget, backend: str) -> bool:
-    """Return whether the test takes so long that an export runs it only on request."""
-    return backend != CUDA and count_weights(target) > LARGE
-
-
 def count_weights(target: TapTarget) -> int:
     """Return the number of weights of the input table and of all linears."""
     assert isinstance(target, nn.Module)
@@ -123,11 +120,6 @@ def count_weights(target: TapTarget) -> int:
         if isinstance(linear, nn.Linear | Int4Linear | DynamicLinear)
     ]
     return target.vocab_size * target.hidden_size + sum(sizes)
-
-
-def threads_for(target: TapTarget) -> int:
-    """Return one thread for a small target, and all threads for others."""
-    return 1 if count_weights(target) < SMALL else torch.get_num_threads()
 
 
 @contextmanager

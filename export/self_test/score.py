@@ -100,7 +100,6 @@ class RoundCounts:
 
     @property
     def tau(self) -> float:
-        """Tokens per round."""
         return self.emitted / self.rounds
 
     @property

@@ -8,14 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from eagle_aot.common.text import gigabytes
-from eagle_aot.lab.bench.results import (
-    AtContext,
-    Floor,
-    Part,
-    PrefillTime,
-    Results,
-    RoundTimes,
-)
+from eagle_aot.lab.bench.results import AtContext, Floor, Part, PrefillTime, Results, RoundTimes
 from eagle_aot.lab.bench.spec import UNKNOWN, milliseconds, table_of
 
 

@@ -41,16 +41,14 @@ class RoundsSpec(BenchSpec, kw_only=True, frozen=True):
                commas=True),
     ] = ()  # fmt: skip
     chain_lens: Annotated[
-        tuple[int, ...],
-        Option("Drafts per round; default: 1 to 7.", metavar="K,...", commas=True),
+        tuple[int, ...], Option("Drafts per round; default: 1 to 7.", metavar="K,...", commas=True)
     ] = ()
     trees: Annotated[
         tuple[str, ...],
         Option("A tree to time; may be repeated.", metavar="DEPTH,TOPK,NODES", flag="--tree"),
     ] = ()
     rows: Annotated[
-        tuple[int, ...],
-        Option("Rows to verify of each sequence.", metavar="N,...", commas=True),
+        tuple[int, ...], Option("Rows to verify of each sequence.", metavar="N,...", commas=True)
     ] = (1, 2, 4, 8, 16, 32, 64)
     batch_sizes: Annotated[
         tuple[int, ...], Option("Sequences in one forward.", metavar="B,...", commas=True)

@@ -10,10 +10,6 @@ from eagle_aot.targets.int4.linear import (
 from eagle_aot.targets.int4.weight import Int4Weight
 
 __all__ = [
-    "Biased",
-    "Int4Linear",
-    "Int4Weight",
-    "PackedGatedInt4",
-    "PackedInt4Linear",
+    "Biased", "Int4Linear", "Int4Weight", "PackedGatedInt4", "PackedInt4Linear",
     "PackedProjections",
-]
+]  # fmt: skip

@@ -52,7 +52,6 @@ class Int4Weight:
 
     @property
     def group_size(self) -> int:
-        """Columns that share one scale."""
         return 2 * self.qdata.shape[1] // self.scale.shape[0]
 
     @property

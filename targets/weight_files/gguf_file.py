@@ -150,7 +150,6 @@ class GgufFile:
         return None if stored is None else _copy(stored).float()
 
     def metadata_keys(self) -> list[str]:
-        """List the metadata keys."""
         return list(self._reader.fields)
 
     def field(self, name: str) -> Any:

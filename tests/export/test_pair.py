@@ -73,7 +73,7 @@ def call(
     assert features.shape[:2] == (1, len(tokens))
     ids = logits.argmax(-1)
     if isinstance(method, DraftDecodeMethod):
-        ids = method.draft.draft_to_target(ids)
+        ids = method.draft.target_ids[ids]
     return ids[0].tolist(), features
 
 

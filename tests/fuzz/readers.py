@@ -42,7 +42,7 @@ def read_head(directory: Path) -> None:
     if draft.has_embedding:
         embedded = draft.embed(TOKENS % draft.config.vocab_size)
         logits, _ = draft.forward_cached(embedded, feature, positions)
-        draft.draft_to_target(logits.argmax(-1))
+        draft.target_ids[logits.argmax(-1)]
 
 
 def read_weights(directory: Path) -> None:

@@ -16,17 +16,7 @@ from eagle_aot.triton_kernels.int4_gemm.reference import (
 )
 
 __all__ = [
-    "GATED_ROWS",
-    "PackedInt4",
-    "activate",
-    "choose_splits",
-    "dequantise_int4",
-    "int4_gated_linear",
-    "int4_linear",
-    "int4_linear_parts",
-    "int4_linear_reference",
-    "pack",
-    "packable_group",
-    "set_matvec_max_m",
-    "unpack",
-]
+    "GATED_ROWS", "PackedInt4", "activate", "choose_splits", "dequantise_int4",
+    "int4_gated_linear", "int4_linear", "int4_linear_parts", "int4_linear_reference", "pack",
+    "packable_group", "set_matvec_max_m", "unpack",
+]  # fmt: skip

@@ -46,7 +46,6 @@ class PackedInt4:
 
     @property
     def group(self) -> int:
-        """Columns that share one scale."""
         return group_of(self.codes, self.scales)
 
     def to(self, device: torch.device) -> "PackedInt4":

@@ -23,7 +23,6 @@ class SmallMTile:
 
     @property
     def rows(self) -> int:
-        """The number of rows in a tile."""
         return self.first + self.more
 
 

@@ -7,7 +7,6 @@ boundaries. Every tensor must be read, and every parameter filled.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -19,6 +18,7 @@ from eagle_aot.export.drafters.head_tensors import (
     MAPS,
     OUTPUT_TABLE,
     TABLES,
+    HeadFiles,
     read_head_tensor,
     read_target_ids,
     target_tables,
@@ -54,25 +54,13 @@ REFUSED_KEYS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DFlashFiles:
-    """What a head's files say. `names` maps our tensor names to the checkpoint's; `tap_source`
-    decided the taps."""
+class DFlashFiles(HeadFiles):
+    """What a head's files say; `tap_source` decided the taps."""
 
-    checkpoint: Checkpoint
     layout: str
     recognised_by: str
     config: DFlashConfig
-    names: Mapping[str, str]
     tap_source: str
-
-    @property
-    def directory(self) -> Path:
-        """The checkpoint's directory, for messages."""
-        return self.checkpoint.directory
-
-    def stored(self, name: str) -> str:
-        """Return the checkpoint's name of a tensor, or ours if it has none."""
-        return self.names.get(name, name)
 
 
 def load_dflash(
@@ -88,7 +76,8 @@ def load_dflash(
     tables = target_tables(shapes, files, target, dtype)
     for name, shape in shapes.items():
         assign(draft, name, read_head_tensor(files, name, shape, tables.get(name), dtype))
-    draft.target_ids = read_target_ids(files.config, files)
+    config = files.config
+    draft.target_ids = read_target_ids(files, config.vocab_size, config.draft_vocab_size)
     return draft.eval()
 
 

@@ -69,7 +69,7 @@ def describe(
         check_target_sizes(target, config.target_hidden_size, config.vocab_size, target.name)
     with torch.device("meta"):
         check_tensors(DFlashDraft(config, torch.float32, CacheSpec(1, torch.float32)), files)
-    read_target_ids(config, files)
+    read_target_ids(files, config.vocab_size, config.draft_vocab_size)
     return {
         "directory": str(files.directory),
         "layout": {"value": files.layout, "source": files.recognised_by},

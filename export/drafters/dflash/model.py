@@ -51,12 +51,10 @@ class DFlashConfig:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
         return self.layers.vocab_size
 
     @property
     def hidden_size(self) -> int:
-        """H."""
         return self.layers.hidden_size
 
 

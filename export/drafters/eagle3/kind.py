@@ -109,7 +109,7 @@ def _taps(choice: TapChoice) -> Facts:
 
 
 def _vocabulary(config: DraftConfig, head: HeadLayout) -> Facts:
-    ids = read_target_ids(config, head)
+    ids = read_target_ids(head, config.vocab_size, config.draft_vocab_size)
     order = "ascending" if bool((ids.diff() > 0).all()) else "unsorted"
     source = f"d2t, {order}" if "d2t" in head.names else "no d2t"
     return {

@@ -66,7 +66,7 @@ def load_layout(
     for name, shape in shapes.items():
         if name != EMBEDDING or draft.has_embedding:
             assign(draft, name, read_head_tensor(head, name, shape, tables.get(name), dtype))
-    draft.target_ids = read_target_ids(draft.config, head)
+    draft.target_ids = read_target_ids(head, config.vocab_size, config.draft_vocab_size)
     if isinstance(draft, ParallelDraft):
         stored = head.stored(MASK_HIDDEN)
         shape = head.checkpoint.shape(stored)

@@ -189,10 +189,6 @@ class Eagle3Draft(nn.Module):
         the recurrent feature of the last slot, as given."""
         return embedding, feature
 
-    def draft_to_target(self, draft_ids: Tensor) -> Tensor:
-        """Map draft ids int64 [...] to target ids of the same shape."""
-        return self.target_ids[draft_ids]
-
     def reset_cache(self) -> None:
         """Empty the caches of all sequences."""
         for cache in self._caches():

@@ -122,11 +122,7 @@ def fill_caches(runner: Runner) -> None:
 
 
 def measure(
-    runner: Runner,
-    rows: Sequence[int],
-    contexts: Sequence[int],
-    repeats: int,
-    progress: Progress,
+    runner: Runner, rows: Sequence[int], contexts: Sequence[int], repeats: int, progress: Progress
 ) -> tuple[float, list[ForwardProfile]]:
     """Return the read bandwidth and a profile of each number of rows at each context.
 

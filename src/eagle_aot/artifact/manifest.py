@@ -133,7 +133,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def max_seq_len(self) -> int:
-        """The longest context, in tokens."""
         return self._number("max_seq_len")
 
     def _number(self, constant: str) -> int:
@@ -249,7 +248,6 @@ class CacheBytes(Struct, frozen=True, kw_only=True):
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the manifest records it."""
         return structs.asdict(self)
 
     def fitting(self, free: int) -> int:

@@ -53,11 +53,9 @@ class SafeDict:
     """`dict` without the attributes of a class."""
 
     def __call__(self, *pairs: Any, **values: Any) -> dict[Any, Any]:
-        """Return a new dict."""
         return dict(*pairs, **values)
 
     def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
-        """Return a dict of equal values."""
         return dict.fromkeys(keys, value)
 
 
@@ -95,7 +93,6 @@ def tojson(
 
 
 def strftime_now(form: str) -> str:
-    """Return the local date and time."""
     return datetime.now().strftime(form)
 
 

@@ -117,5 +117,4 @@ def line(stage: Stage) -> str:
 
 
 def gib(count: int) -> str:
-    """Return a number of bytes in GiB."""
     return f"{count / 2**30:5.2f} GiB"

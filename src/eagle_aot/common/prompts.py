@@ -124,7 +124,6 @@ def _check_parts(message: Message) -> None:
 
 
 def user(content: str | list[MessagePart]) -> Message:
-    """Return a turn of the user."""
     return {"role": "user", "content": content}
 
 

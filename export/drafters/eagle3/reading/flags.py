@@ -43,7 +43,10 @@ def read_options(
 
     Raises CheckpointError if two keys disagree, or a key and the tensors.
     """
-    flags = {option: _of_tensor(name, names) for option, name in OF_TENSORS.items()}
+    flags = {
+        option: Sourced(name in names, f"{name} is there" if name in names else f"no {name}")
+        for option, name in OF_TENSORS.items()
+    }
     for option in ("norm_before_fc", "fc_norm"):
         if (stated := declared(options, option)) and stated.value != flags[option].value:
             raise CheckpointError(
@@ -71,10 +74,6 @@ def declared(options: ConfigSection, key: str) -> Sourced[bool] | None:
             f"{options.where}: {key} is {stated[0].value}, eagle_config.{key} is {stated[1].value}"
         )
     return stated[0] if stated else None
-
-
-def _of_tensor(name: str, names: Collection[str]) -> Sourced[bool]:
-    return Sourced(name in names, f"{name} is there" if name in names else f"no {name}")
 
 
 def _final_norm(options: ConfigSection, tensor: Sourced[bool]) -> Sourced[bool]:

@@ -6,7 +6,6 @@ vLLM's speculators put options at the top of config.json and the layer into
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -23,41 +22,30 @@ from eagle_aot.export.drafters.eagle3.reading.refusals import (
     refuse_other_tensors,
 )
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice, choose_tap_layers
+from eagle_aot.export.drafters.head_tensors import HeadFiles
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeadLayout:
+class HeadLayout(HeadFiles):
     """What a head's files say.
 
-    `layer` and `options` are sections of config.json; `names` maps canonical tensor names to the
-    checkpoint's; `flags` are those of `DraftConfig`. `parallel` is true for a P-EAGLE head.
+    `layer` and `options` are sections of config.json, `flags` are those of `DraftConfig`.
+    `parallel` is true for a P-EAGLE head.
     """
 
-    checkpoint: Checkpoint
     trainer: str
     recognised_by: str
     layer: ConfigSection
     options: ConfigSection
     flags: Mapping[str, Sourced[bool]]
     taps: TapChoice
-    names: Mapping[str, str]
     parallel: bool = False
 
     @property
-    def directory(self) -> Path:
-        """The checkpoint's directory, for messages."""
-        return self.checkpoint.directory
-
-    @property
     def num_layers(self) -> int:
-        """Decoder layers of the head."""
         return count_layers(self.names)
-
-    def stored(self, name: str) -> str:
-        """Return the checkpoint's name of a tensor, or the canonical one if it has none."""
-        return self.names.get(name, name)
 
     def matrix(self, name: str) -> tuple[int, int]:
         """Return rows and columns of a weight. Raises CheckpointError if it is not a matrix."""

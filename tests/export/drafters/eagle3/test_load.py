@@ -56,7 +56,7 @@ def test_a_full_vocabulary_needs_no_map(tmp_path: Path) -> None:
     del tensors["d2t"]
     config = safeailab_config(FULL_VOCAB, draft_vocab_size=None, tie_word_embeddings=True)
     draft = load_draft(write_head(tmp_path, tensors, config))
-    assert draft.draft_to_target(torch.arange(96)).tolist() == list(range(96))
+    assert draft.target_ids[torch.arange(96)].tolist() == list(range(96))
     assert torch.equal(draft.lm_head.weight, tensors["lm_head.weight"])
     identity = tensors | {"d2t": torch.zeros(96, dtype=torch.int32)}
     same = load_draft(write_head(tmp_path / "identity", identity, config))

@@ -131,13 +131,13 @@ def test_seed_and_chain_match_the_reference_implementation(name: str, chunk: int
     assert relative_error(features[0], case["expected.seed_feature"]) < TOLERANCE
 
     expected_tokens = case["expected.chain_tokens"].tolist()
-    drafts = [int(draft.draft_to_target(logits[0, -1].argmax()))]
+    drafts = [int(draft.target_ids[logits[0, -1].argmax()])]
     feature = features[:, -1:]
     for i in range(len(expected_tokens) - 1):
         logits, feature = run(draft, torch.tensor([drafts[-1:]]), feature, length + i)
         assert relative_error(logits[0, 0], case["expected.chain_logits"][i]) < TOLERANCE
         assert relative_error(feature[0, 0], case["expected.chain_features"][i]) < TOLERANCE
-        drafts.append(int(draft.draft_to_target(logits[0, -1].argmax())))
+        drafts.append(int(draft.target_ids[logits[0, -1].argmax()]))
     assert drafts == expected_tokens
 
 
@@ -146,5 +146,5 @@ def test_a_draft_id_and_its_offset_make_a_target_id() -> None:
     draft = load_draft(directory)
     stored = load_file(directory / "model.safetensors")
     ids = torch.arange(96).view(2, 48)
-    assert torch.equal(draft.draft_to_target(ids), ids + stored["d2t"].view(2, 48))
+    assert torch.equal(draft.target_ids[ids], ids + stored["d2t"].view(2, 48))
     assert torch.equal(draft.target_ids, stored["t2d"].nonzero().flatten())

@@ -28,7 +28,7 @@ def outputs(draft: Eagle3Draft) -> tuple[Tensor, Tensor, Tensor]:
     taps = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     input_pos = torch.arange(TOKENS.shape[1])
     logits, recurrent = draft.forward_cached(draft.embed(TOKENS), draft.fuse(taps), input_pos)
-    return logits, recurrent, draft.draft_to_target(logits.argmax(-1))
+    return logits, recurrent, draft.target_ids[logits.argmax(-1)]
 
 
 def agree(directory: Path, write: Writer, shape: HeadShape, target: TapTarget) -> None:
