@@ -55,31 +55,23 @@ class DraftSpec(msgspec.Struct, kw_only=True, frozen=True):
     """Which draft head to describe or test, and with which target."""
 
     directory: Path
-    target_dir: Annotated[
-        Path | None, Option("The target's checkpoint.", metavar="DIR|FILE.gguf")
-    ] = None
-    target_model: Annotated[
-        str | None, Option("A target that eagle-inspect targets lists.", metavar="NAME")
-    ] = None
-    tap_layers: Annotated[
-        tuple[int, ...] | None,
-        Option("Layers whose hidden states the head reads, counted as layers already applied.",
-               metavar="A,B,C", commas=True),
-    ] = None  # fmt: skip
-    backend: Annotated[
-        Backend,
-        Option("The backend whose arithmetic --self-test uses. auto: cuda where there is a GPU."),
-    ] = "auto"
-    self_test: Annotated[
-        bool,
-        Option("Load the pair and rank the readings of the head by how well they draft. An export "
-               "does this, too, except for a target of more than 10^9 parameters without a GPU."),
-    ] = False  # fmt: skip
-    self_test_prompts: Annotated[
-        Path | None,
-        Option("Prompts of --self-test, as eagle-run --prompts-jsonl takes them; 24 tokens of each "
-               "answer are decoded.", metavar="FILE.jsonl"),
-    ] = None  # fmt: skip
+    target_dir: Annotated[Path | None, Option(
+        "The target's checkpoint.", metavar="DIR|FILE.gguf")] = None  # fmt: skip
+    target_model: Annotated[str | None, Option(
+        "A target that eagle-inspect targets lists.", metavar="NAME")] = None  # fmt: skip
+    tap_layers: Annotated[tuple[int, ...] | None, Option(
+        "Layers whose hidden states the head reads, counted as layers already applied.",
+        metavar="A,B,C", commas=True)] = None  # fmt: skip
+    backend: Annotated[Backend, Option(
+        "The backend whose arithmetic --self-test uses. "
+        "auto: cuda where there is a GPU.")] = "auto"  # fmt: skip
+    self_test: Annotated[bool, Option(
+        "Load the pair and rank the readings of the head by how well they draft. An export does "
+        "this, too, except for a target of more than 10^9 "
+        "parameters without a GPU.")] = False  # fmt: skip
+    self_test_prompts: Annotated[Path | None, Option(
+        "Prompts of --self-test, as eagle-run --prompts-jsonl takes them; 24 tokens of each "
+        "answer are decoded.", metavar="FILE.jsonl")] = None  # fmt: skip
     as_json: Annotated[bool, Option("Print one JSON object.", flag="--json")] = False
 
     def __post_init__(self) -> None:

@@ -33,13 +33,9 @@ def written_by(node: Node) -> list[Node]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     schema = node.target._schema.arguments
-    written = (a for arg, a in zip(schema, node.args, strict=False) if is_written(arg))
-    return [a for a in written if isinstance(a, Node)]
-
-
-def is_written(argument: torch.Argument) -> bool:
-    """Return whether an operator writes this argument of its schema."""
-    return argument.alias_info is not None and argument.alias_info.is_write
+    pairs = zip(schema, node.args, strict=False)
+    written = (value for arg, value in pairs if arg.alias_info and arg.alias_info.is_write)
+    return [value for value in written if isinstance(value, Node)]
 
 
 def _memory(node: Node) -> Node:

@@ -25,13 +25,8 @@ from eagle_aot.targets.stored_matrix import (
 )
 
 SIZES = (
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size"),
 )
 CONTEXT = "max_position_embeddings"
 SPELT = {INT4: "INT4", INT8: "INT8", DENSE: "dense"}

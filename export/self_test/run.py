@@ -114,11 +114,9 @@ def pairing_record(
 def count_weights(target: TapTarget) -> int:
     """Return the number of weights of the input table and of all linears."""
     assert isinstance(target, nn.Module)
-    sizes = [
-        linear.in_features * linear.out_features
-        for linear in target.modules()
-        if isinstance(linear, nn.Linear | Int4Linear | DynamicLinear)
-    ]
+    kinds = nn.Linear | Int4Linear | DynamicLinear
+    linears = [module for module in target.modules() if isinstance(module, kinds)]
+    sizes = (linear.in_features * linear.out_features for linear in linears)
     return target.vocab_size * target.hidden_size + sum(sizes)
 
 

@@ -84,10 +84,9 @@ class FlatKVCache(KVCache):
 class RingKVCache(KVCache):
     """A cache [kv_heads, sequences * slots, head_dim] in which slot = position mod `ring`.
 
-    A row sees the last `window` positions, including its own.
-
-    No forward overwrites a key that one of its own rows still needs, as long as a prompt chunk has
-    at most `step.longest_chunk` rows, which is at least `chunk`.
+    A row sees the last `window` positions, including its own. No forward overwrites a key that one
+    of its own rows still needs, as long as a prompt chunk has at most `step.longest_chunk` rows,
+    which is at least `chunk`.
     """
 
     def __init__(

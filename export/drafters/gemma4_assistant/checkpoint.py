@@ -72,13 +72,16 @@ def load_assistant(
 ) -> Gemma4Assistant:
     """Load an assistant on the host. Raises CheckpointError for damaged files and PairingError for
     another target."""
+    checkpoint = files.checkpoint
     draft = Gemma4Assistant(files.config, target.num_hidden_layers, dtype, caches)
     draft.check_target(target)
     check_tensors(draft, files)
     for name, shape in parameter_shapes(draft).items():
-        assign(draft, name, read_tensor(files.checkpoint, files.stored(name), shape, dtype))
+        assign(draft, name, read_tensor(checkpoint, files.stored(name), shape, dtype))
     if isinstance(masked := draft.masked_embedding, Centroids):
-        masked.cluster_of = _clusters(files, masked)
+        ordering = read_tensor(checkpoint, ORDERING, masked.cluster_of.shape, torch.int64)
+        count = masked.centroids.out_features
+        masked.cluster_of = clusters_of(ordering, count, str(files.directory))
     return with_target_norm(draft, target)
 
 
@@ -112,12 +115,6 @@ def check_tensors(draft: Gemma4Assistant, files: AssistantFiles) -> None:
 def parameter_shapes(draft: Gemma4Assistant) -> dict[str, torch.Size]:
     """Return the shape of every parameter that is not the target's."""
     return {name: t.shape for name, t in draft.state_dict().items() if name != TARGET_NORM}
-
-
-def _clusters(files: AssistantFiles, masked: Centroids) -> Tensor:
-    shape = masked.cluster_of.shape
-    ordering = read_tensor(files.checkpoint, ORDERING, shape, torch.int64)
-    return clusters_of(ordering, masked.centroids.out_features, str(files.directory))
 
 
 def clusters_of(ordering: Tensor, count: int, source: str) -> Tensor:

@@ -14,8 +14,7 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
 
 SECTION = "image_processor"
-"""The key of the settings in `processor_config.json`; `preprocessor_config.json` has nothing else.
-"""
+"""The key of the settings in `processor_config.json`; `preprocessor_config.json` has only them."""
 KINDS = ("Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil")
 
 Three = Annotated[list[float], Meta(min_length=3, max_length=3)]
