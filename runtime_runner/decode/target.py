@@ -124,13 +124,14 @@ class TargetMethods:
     def plan_prompt(
         self, length: int, reused: int = 0, images: Sequence[ImageSpan] = ()
     ) -> list[Chunk]:
-        longest = limit = self._constants.max_prefill_chunk
+        constants = self._constants
+        longest = limit = constants.max_prefill_chunk
         if self._executor.device.type == "cpu":
             longest = min(longest, CPU_CHUNK)
-        least = self._constants.min_prefill_chunk
+        least, max_rows = constants.min_prefill_chunk, constants.max_rows
         if images:
-            return plan_around(length, images, (longest, limit), least, self.max_rows, reused)
-        return plan_chunks(length, longest, least, self.max_rows, reused)
+            return plan_around(length, images, (longest, limit), least, max_rows, reused)
+        return plan_chunks(length, longest, least, max_rows, reused)
 
     def input_embeds(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
         assert self._embedder is not None, "the artifact takes no images"

@@ -1,6 +1,9 @@
 """Tokenizers of GGUF files, compared with llama.cpp."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,16 @@ TEXTS = st.lists(
     max_size=12,
 ).map("".join)  # fmt: skip
 BYTE_LEVEL = ("llama-bpe", "qwen2", "gpt-2", "smollm", "refact", "deepseek-coder")
+SERVER = """
+import sys, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_parallel = sys.argv[1], 64, 1
+params.warmup, params.verbosity = False, -1
+server = xllamacpp.Server(params)
+print(server.listening_address, flush=True)
+sys.stdin.read()
+"""
+"""llama.cpp needs a process without executorch: both have C++ libraries that do not mix."""
 PREFIXES = {"space": True, "no space": False, "unset": None}
 
 
@@ -87,18 +100,21 @@ def tokenizers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Tokenizer, httpx.Client]]:
     """Our tokenizer of a file, and llama.cpp's server of it."""
-    xllamacpp = pytest.importorskip("xllamacpp")
+    if find_spec("xllamacpp") is None:
+        pytest.skip("needs xllamacpp")
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     if request.param in BYTE_LEVEL:
         write_byte_level(path, request.param)
     else:
         write_sentencepiece(path, add_space_prefix=PREFIXES[request.param])
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.n_parallel = str(path), 64, 1
-    params.warmup, params.verbosity = False, -1
-    server = xllamacpp.Server(params)
-    with httpx.Client(base_url=server.listening_address) as client:
-        yield convert_tokenizer(tokenizer_directory(path)), client
+    command = [sys.executable, "-c", SERVER, str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        with httpx.Client(base_url=server.stdout.readline().strip()) as client:
+            yield convert_tokenizer(tokenizer_directory(path)), client
+        server.kill()
 
 
 def ids_of_llama_cpp(client: httpx.Client, text: str) -> list[int]:
