@@ -123,7 +123,7 @@ def ids_of_llama_cpp(client: httpx.Client, text: str) -> list[int]:
     return ids
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXTS)
 def test_ids_are_those_of_llama_cpp(tokenizers: tuple[Tokenizer, httpx.Client], text: str) -> None:
     ours, client = tokenizers

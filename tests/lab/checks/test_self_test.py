@@ -94,7 +94,9 @@ def test_a_changed_token_is_a_failure(tiny: Runner, tiny_artifact: Path) -> None
         def encode(self, prompt: Any) -> list[int]:
             return tiny.encode(prompt)
 
-        def generate(self, prompt: Any, length: int, chain_len: int, speculate: bool = True) -> Any:
+        def generate(
+            self, prompt: Any, length: int, chain_len: Any = None, speculate: bool = True
+        ) -> Any:
             result = tiny.generate(prompt, length, chain_len, speculate=speculate)
             self.calls += speculate
             changed = [*result.token_ids[:-1], 9]
