@@ -112,7 +112,7 @@ def test_image_methods_reach_the_compiler_for_a_gpu(
     ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
     ({"inputs": BOTH, "image_tokens": (281,)}, "--image-tokens 281: name some of 70, 140"),
     ({"inputs": BOTH, "image_tokens": (280, 280)}, "each once"),
-    ({"inputs": BOTH, "max_prefill": 200}, "280 rows lies whole in one prefill chunk"),
+    ({"inputs": BOTH, "max_prefill": 200}, "280 rows must fit into one prefill chunk"),
 ])  # fmt: skip
 def test_options_that_say_nothing_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
