@@ -16,10 +16,7 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.common.process import captured_stderr
 from eagle_aot.targets.decoder.rope import LLAMA3, Rope
-from eagle_aot.targets.weight_files.gguf_file import LLAMA, GgufFile
-
-CONTROL = 3
-"""The type of a control token."""
+from eagle_aot.targets.weight_files.gguf_file import LLAMA, GgufFile, TokenType
 
 COMPLETE = (LLAMA, "qwen3")
 """Architectures whose metadata holds everything that the math depends on."""
@@ -96,7 +93,7 @@ class BareGguf:
         known_stops = [
             number
             for number, (token, kind) in enumerate(zip(tokens, types, strict=False))
-            if kind == CONTROL and token in STOP_TEXTS
+            if kind == TokenType.CONTROL and token in STOP_TEXTS
         ]
         return list(dict.fromkeys(token for token in (*named, *known_stops) if token is not None))
 

@@ -15,12 +15,10 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from eagle_aot.common.errors import CheckpointError, EagleError, UnsupportedError
-from eagle_aot.targets.weight_files.gguf_file import GgufFile
+from eagle_aot.targets.weight_files.gguf_file import GgufFile, TokenType
 
 PREFIX = "tokenizer.ggml."
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
-CONTROL, USER_DEFINED = 3, 4
-"""Types of tokens that are matched whole in a text."""
 BLANK = "\u2581"
 """What SentencePiece writes for a blank."""
 
@@ -74,8 +72,8 @@ def write_tokenizer(file: GgufFile, directory: Path, way_out: str) -> None:
         raise CheckpointError(
             f"{file.path}: its tokenizer is damaged ({error}): {way_out}"
         ) from error
-    backend.add_special_tokens(list(vocabulary.added(CONTROL)))
-    backend.add_tokens(list(vocabulary.added(USER_DEFINED)))
+    backend.add_special_tokens(list(vocabulary.added(TokenType.CONTROL)))
+    backend.add_tokens(list(vocabulary.added(TokenType.USER_DEFINED)))
     bos = vocabulary.special("bos_token_id")
     if bos is not None and adds_bos(file):
         single = [bos, "$A"]
@@ -125,7 +123,7 @@ class Vocabulary:
         """Yield the tokens of a type, as tokens that are matched whole in a text."""
         for token, of_kind in zip(self.tokens, self.types, strict=True):
             if of_kind == kind and token:
-                yield AddedToken(token, normalized=False, special=kind == CONTROL)
+                yield AddedToken(token, normalized=False, special=kind == TokenType.CONTROL)
 
 
 def adds_bos(file: GgufFile) -> bool:

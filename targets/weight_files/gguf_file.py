@@ -27,6 +27,9 @@ try:
         get_tensor_name_map,
     )
     from gguf import GGMLQuantizationType as Type
+    from gguf import (
+        TokenType as TokenType,
+    )
 except ImportError as error:
     raise UnsupportedError(
         'GGUF needs its package: run pip install ".[gguf]" in a checkout of eagle-aot'
