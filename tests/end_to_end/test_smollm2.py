@@ -65,7 +65,7 @@ def test_config_is_the_published_geometry(directory: Path) -> None:
     assert found.rms_norm_eps == pytest.approx(SMOLLM2_135M.rms_norm_eps)  # float32 in the file
     assert replace(found, rms_norm_eps=SMOLLM2_135M.rms_norm_eps) == SMOLLM2_135M
     assert checkpoint.config.count("max_position_embeddings") == 8192
-    assert read_eos_ids(directory) == (2,)
+    assert read_eos_ids(directory) == (2, 0)  # <|im_end|>, and <|endoftext|> as in llama.cpp
 
 
 def test_linears_are_int4_and_the_table_is_dense(directory: Path) -> None:
