@@ -1,7 +1,7 @@
 """An opened artifact that generates."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ from eagle_aot.runtime_runner.frontend.generation import (
 )
 from eagle_aot.runtime_runner.frontend.parameters import DEFAULTS, GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
-from eagle_aot.runtime_runner.frontend.stream import TextStream
+from eagle_aot.runtime_runner.frontend.stream import TextStream, decode_answer
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.program.executor import Executor
@@ -217,7 +217,7 @@ class Runner:
             parameters=params,
             text=text,
             prompt_text=self._offsets(params.prompt_logprobs),
-            decode=self._decode,
+            decode=partial(self._decode, prompt=ids),
             callbacks=callbacks,
             executor=self.executor.name,
             drafter=self.drafter.kind if params.speculate else None,
@@ -229,16 +229,18 @@ class Runner:
         """Return what finds stop texts and offsets, and passes text on."""
         prefix = self._decode(prompt) or "" if params.echo else ""
         if not params.stop_texts and on_text is None and not prefix:
-            return self._offsets(params.logprobs)
-        return TextStream(self.tokenizer.decode, params.stop_texts, on_text, prefix)
+            return self._offsets(params.logprobs, prompt)
+        return TextStream(self.tokenizer.decode, params.stop_texts, on_text, prefix, prompt)
 
-    def _offsets(self, logprobs: int | None) -> TextStream:
-        """Return what finds the offsets of tokens, if log probabilities are requested."""
+    def _offsets(self, logprobs: int | None, prompt: Sequence[int] = ()) -> TextStream:
+        """Return what finds the offsets of tokens after a `prompt`, if log probabilities are
+        requested."""
         needed = logprobs is not None and self._has_tokenizer
-        return TextStream(self.tokenizer.decode if needed else None)
+        return TextStream(self.tokenizer.decode if needed else None, prompt=prompt)
 
-    def _decode(self, ids: list[int]) -> str | None:
-        return self.tokenizer.decode(ids) if self._has_tokenizer else None
+    def _decode(self, ids: list[int], prompt: Sequence[int] = ()) -> str | None:
+        """Return the text that tokens add to that of a `prompt`, None without a tokenizer."""
+        return decode_answer(self.tokenizer.decode, prompt, ids) if self._has_tokenizer else None
 
     @cached_property
     def recommended_sampling(self) -> dict[str, Any]:

@@ -9,18 +9,36 @@ from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 Decode = Callable[[list[int]], str]
 INCOMPLETE = "\ufffd"
 """The text that a tokenizer decodes an incomplete character to."""
+CONTEXT_TOKENS = 8
+"""Tokens of a prompt that an answer is decoded after, more where these have no text."""
+
+
+def context_of(decode: Decode, prompt: Sequence[int]) -> list[int]:
+    """Return the last tokens of a prompt, which an answer is decoded after: a decoder may drop the
+    first space of a text. No tokens where the prompt ends within a character."""
+    length = CONTEXT_TOKENS
+    while not (text := decode(context := list(prompt[-length:]))) and length < len(prompt):
+        length *= 2
+    return [] if text.endswith(INCOMPLETE) else context
+
+
+def decode_answer(decode: Decode, prompt: Sequence[int], answer: Sequence[int]) -> str:
+    """Return the text that an answer adds to the text of its prompt."""
+    context = context_of(decode, prompt)
+    before, text = decode(context), decode([*context, *answer])
+    return text.removeprefix(before) if text.startswith(before) else decode([*answer])
 
 
 class Detokenizer:
     """Decodes one token after another.
 
-    It decodes each token together with a few tokens before it, because they may change its text,
-    such as a space in front.
+    It decodes each token together with a few tokens before it, at first those of the prompt,
+    because they may change its text, such as a space in front.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, prompt: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._context: list[int] = []  # tokens of the last text and of the one before it
+        self._context = context_of(decode, prompt)  # then of the last text and the one before it
         self._pending: list[int] = []  # tokens after it that have no text yet
 
     def add(self, token: int) -> str:
@@ -47,13 +65,15 @@ class TextStream:
         stop_texts: Iterable[str] = (),
         on_text: Callable[[str], None] | None = None,
         prefix: str = "",
+        prompt: Sequence[int] = (),
     ) -> None:
         """`on_text` is called with parts of the text. `prefix` precedes the text, and no stop text
-        is looked for in it. Raises SettingError for an empty stop text."""
+        is looked for in it. The tokens follow those of the `prompt`. Raises SettingError for an
+        empty stop text."""
         self._stops = tuple(stop_texts)
         if "" in self._stops:
             raise SettingError("stop text '': every text contains it: leave it out")
-        self._detokenizer = None if decode is None else Detokenizer(decode)
+        self._detokenizer = None if decode is None else Detokenizer(decode, prompt)
         self._on_text = on_text
         self._text = self._prefix = prefix
         self._passed_on = 0  # characters

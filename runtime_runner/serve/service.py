@@ -90,7 +90,7 @@ class LocalService:
         submissions = []
         try:
             for index, (prompt, parameters) in enumerate(request.prompts):
-                detokenizer = Detokenizer(decode) if request.trace else None
+                detokenizer = Detokenizer(decode, prompt.tokens) if request.trace else None
                 writer = StreamWriter(stream, index, detokenizer)
                 generation = self._runner.generation(prompt, parameters, writer.callbacks)
                 submissions.append((generation, writer.on_end))

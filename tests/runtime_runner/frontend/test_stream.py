@@ -11,7 +11,12 @@ from tokenizers import decoders, models
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
-from eagle_aot.runtime_runner.frontend.stream import Decode, Detokenizer, TextStream
+from eagle_aot.runtime_runner.frontend.stream import (
+    Decode,
+    Detokenizer,
+    TextStream,
+    decode_answer,
+)
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.targets.family import TINY_DIR
 
@@ -165,3 +170,76 @@ def test_a_space_that_only_the_first_word_loses_stays() -> None:
     library.decoder = decoders.Metaspace()
     assert library.decode([1]) == "has"
     assert one_by_one(library.decode, [0, 1, 3, 1, 2, 3, 3, 1]) == "Ada has has27 has"
+
+
+WORDS = [
+    "</s>",
+    "\u2581Hello",
+    "\u2581world",
+    "\u2581",
+    "x",
+    "<0xE6>",
+    "<0x97>",
+    "<0xA5>",
+    "\u2581\u2581",
+]
+SPECIAL, HELLO, WORLD, BLANK, X, E6, B97, A5, BLANKS = range(len(WORDS))
+
+
+@pytest.fixture(scope="module")
+def llama2() -> Decode:
+    """Decode as Llama 2's tokenizer does: a text loses its first space."""
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    library = Backend(models.BPE(vocabulary, [], byte_fallback=True))
+    library.add_special_tokens(["</s>"])
+    library.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+         decoders.Strip(" ", 1, 0)]
+    )  # fmt: skip
+    return lambda ids: library.decode(ids)
+
+
+@pytest.mark.parametrize(("prompt", "answer", "text"), [
+    ([HELLO], [WORLD, X], " worldx"),
+    ([HELLO, *[SPECIAL] * 40], [WORLD], " world"),  # what has no text is looked past
+    ([SPECIAL], [WORLD], "world"),  # an empty prompt: the first space is dropped here
+    ([], [WORLD, WORLD], "world world"),
+    ([BLANK], [WORLD], " world"),  # the prompt's own blank is the dropped one
+    ([BLANKS], [BLANK, X], " x"),
+    ([*[HELLO] * 30, E6, B97, A5], [WORLD], " world"),  # three bytes are one character
+    ([HELLO], [E6, B97, A5, SPECIAL], "日"),
+    ([HELLO, E6, B97], [A5, X], "\ufffdx"),  # half a character belongs to no text
+])  # fmt: skip
+def test_an_answer_is_what_it_adds_to_the_text_of_its_prompt(
+    llama2: Decode, prompt: list[int], answer: list[int], text: str
+) -> None:
+    whole, parts = llama2([*prompt, *answer]), list[str]()
+    if not llama2(prompt).endswith("\ufffd"):
+        added = whole[len(llama2(prompt)) :]
+        assert added == text
+    stream = TextStream(llama2, [], parts.append, prompt=prompt)
+    for token in answer:
+        stream.add(token)
+        stream.flush()
+    assert stream.finish(decode_answer(llama2, prompt, answer)) == "".join(parts) == text
+    streamed = Detokenizer(llama2, prompt)
+    assert "".join(streamed.add(token) for token in answer) == text
+
+
+def test_stop_texts_echoes_and_offsets_have_the_first_space(llama2: Decode) -> None:
+    stream = TextStream(llama2, [" world"], prompt=[HELLO])
+    assert stream.add(WORLD) and stream.finish("") == ""
+    echo = TextStream(llama2, ["ox"], None, "Hello", [HELLO])
+    assert [echo.add(token) for token in (WORLD, X)] == [False, False]
+    placed = echo.with_offsets([TokenLogprobs(WORLD, -1.0), TokenLogprobs(X, -1.0)])
+    assert [token.offset for token in placed] == [5, 11]
+    assert echo.finish(" worldx") == "Hello worldx"
+
+
+@given(prompt=TEXTS, answer=TEXTS)
+def test_a_prompt_changes_no_text_of_a_tokenizer_of_bytes(prompt: str, answer: str) -> None:
+    before, after = list(prompt.encode()), list(answer.encode())
+    assert decode_answer(decode, before, after) == answer
+    assert decode_answer(decode, before[:-1], after) == answer
+    streamed = Detokenizer(decode, before[:-1])
+    assert "".join(streamed.add(token) for token in after) == answer
