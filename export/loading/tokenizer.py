@@ -55,8 +55,9 @@ def convert_tokenizer(directory: Path) -> Tokenizer:
     `tokenizer.json` and one chat template cannot represent.
     """
     check_settings(directory)
+    problem = f"{directory}: tokenizer cannot be read"
     try:
-        with library_errors(directory), tempfile.TemporaryDirectory(prefix="tokenizer-") as copies:
+        with library_errors(problem), tempfile.TemporaryDirectory(prefix="tokenizer-") as copies:
             for path in tokenizer_files(directory):
                 shutil.copyfile(path, Path(copies) / path.name)
             original = _read_by_transformers(Path(copies))

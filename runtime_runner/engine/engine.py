@@ -24,7 +24,6 @@ from eagle_aot.runtime_runner.engine.request import (
     RequestId,
     Scored,
     Tokens,
-    reason,
 )
 from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from eagle_aot.runtime_runner.engine.schedule import Schedule
@@ -141,7 +140,7 @@ class Engine:
                 request.scoring = self._prompt_scoring(request)
                 request.prefill = self._prefill(request)
                 self._prefix_sharing.copy_prefix(request)
-            except Exception as error:  # of its parameters, or of memory for them
+            except BaseException as error:  # of its parameters, or of memory for them
                 failed.append(self._fail(request, error))
         return failed
 
@@ -204,7 +203,7 @@ class Engine:
         assert request.prefill is not None
         try:
             tokens = request.begin(first, request.prefill.logprobs)
-        except Exception as error:  # of the request's callback `is_stop`
+        except BaseException as error:  # of the request's callback `is_stop`
             return [self._fail(request, error)]
         self.prefilling.remove(request)
         self._join(request, bonus)
@@ -225,7 +224,7 @@ class Engine:
         for request, outcome in zip(requests, outcomes, strict=False):
             try:
                 tokens = request.add_round(round_.shape, outcome, drafter_observed=drafter_observed)
-            except Exception as error:  # of its callback `is_stop`: the others keep their tokens
+            except BaseException as error:  # of its `is_stop`: the others keep their tokens
                 events.append(self._fail(request, error))
                 continue
             decoded.append((outcome, tokens.tokens))
@@ -247,7 +246,10 @@ class Engine:
         try:
             events = call()
         except (EagleError, RuntimeError, MemoryError) as error:
-            return [self._fail(r, error) for r in requests if r.sequence is not None]
+            failed = [self._fail(r, error) for r in requests if r.sequence is not None]
+            if self.is_asynchronous:
+                self.schedule.batch.bonus.cpu()  # raises where no forward can run any more
+            return failed
         if self.prefilling and self.running:
             account(time.perf_counter() - started)
         else:
@@ -266,9 +268,10 @@ class Engine:
         self._leave(request)
         return event
 
-    def _fail(self, request: RunningRequest, error: Exception) -> Event:
+    def _fail(self, request: RunningRequest, error: BaseException) -> Event:
+        failed = Failed.of(request.request_id, error)
         self._leave(request, reusable=False)
-        return Failed(request.request_id, reason(error), error)
+        return failed
 
     def _join(self, request: RunningRequest, bonus: Tensor) -> None:
         """Move a request whose prompt is done after the running ones."""

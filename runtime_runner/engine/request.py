@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.common.errors import EagleError, PromptError, SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.decode.shape import AUTO, MAX_AUTO_DEPTH, ChainLen, Shape
@@ -150,14 +150,27 @@ class Failed:
 
     request: RequestId
     error: str
-    cause: Exception
+    cause: BaseException
+
+    @classmethod
+    def of(cls, request: RequestId, error: BaseException) -> "Failed":
+        """Return the event of an error, whatever its type: libraries raise some that are no
+        Exception. Raises the error itself if it is to end the process."""
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise error
+        return cls(request, reason(error), error)
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the user can mend it; anything else is a bug, whose text is for the log alone."""
+        return isinstance(self.cause, EagleError) or shortage(self.cause) is not None
 
     def to_json(self) -> dict[str, str]:
         """Return what stands in the place of an answer."""
         return {"error": self.error}
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return an error in one line, with advice where memory ran out."""
     return one_line(shortage(error) or str(error)) or type(error).__name__
 

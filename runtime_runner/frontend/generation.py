@@ -16,7 +16,6 @@ from eagle_aot.runtime_runner.engine.request import (
     RequestTimes,
     Scored,
     Tokens,
-    reason,
 )
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.stream import TextStream
@@ -235,8 +234,8 @@ class PendingRequests:
         if number not in self._failed:
             try:
                 outcome = self._generations[number].take(event)
-            except Exception as error:
-                self._failed[number] = Failed(number, reason(error), error)
+            except BaseException as error:
+                self._failed[number] = Failed.of(number, error)
                 self._engine.cancel(number)
         if isinstance(event, Scored | Tokens):
             return None

@@ -13,6 +13,9 @@ from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.worker import Outbox, RequestOutcome
 
+INTERNAL_ERROR = "internal error: the server's log says more"
+"""What clients read of a bug: its own text may be of anything."""
+
 
 class RequestFailed(Exception):
     """The engine could not finish a request."""
@@ -84,7 +87,7 @@ class AnswerStream:
             if isinstance(item, Exception):
                 raise item
             if isinstance(item, Failed):
-                raise RequestFailed(item.error)
+                raise RequestFailed(item.error if item.is_expected else INTERNAL_ERROR)
             self._remaining -= isinstance(item, Result)
             yield index, item
 

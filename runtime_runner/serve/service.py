@@ -21,6 +21,9 @@ from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from eagle_aot.runtime_runner.serve.worker import Worker
 
+LEAST_STEP_SECONDS = 60.0
+"""A step of the engine may take this long, or as long as a request: no request outlasts it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerRequest:
@@ -41,6 +44,10 @@ class Service(Protocol):
     @property
     def draining(self) -> bool:
         """Whether no more requests are accepted."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why no request will be served any more, None while they are."""
 
     def submit(self, request: AnswerRequest) -> AnswerStream:
         """Begin all answers. The caller must close the stream. Raises QueueFull, Draining, and what
@@ -76,13 +83,18 @@ class LocalService:
 
     def __init__(self, runner: Runner, spec: ServeSpec, keys: Sequence[str] = ()) -> None:
         self.model = ServedModel(runner.directory, spec, keys)
-        self.worker = Worker(runner.engine, spec.max_waiting)
+        max_step_seconds = max(spec.request_timeout, LEAST_STEP_SECONDS)
+        self.worker = Worker(runner.engine, spec.max_waiting, max_step_seconds)
         self.metrics = Metrics(self.worker, EngineTimeCollector(self.worker))
         self._runner = runner
 
     @property
     def draining(self) -> bool:
         return self.worker.draining
+
+    @property
+    def failure(self) -> str | None:
+        return self.worker.failure
 
     def submit(self, request: AnswerRequest) -> AnswerStream:
         seconds, decode = self.model.spec.request_timeout, self._runner.tokenizer.decode

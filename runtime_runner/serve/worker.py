@@ -1,6 +1,7 @@
 """The engine in a thread of its own, and what it sends to event loops."""
 
 import logging
+import math
 import threading
 import time
 from asyncio import AbstractEventLoop
@@ -13,6 +14,8 @@ from eagle_aot.runtime_runner.engine.request import RequestId, reason
 from eagle_aot.runtime_runner.frontend.generation import Generation, PendingRequests, Result
 
 log = logging.getLogger(__name__)
+CLOSE_SECONDS = 10.0
+"""How long a step that has begun is waited for when the server ends."""
 
 RequestOutcome = Result | Failed
 OnEnd = Callable[[RequestOutcome], None]
@@ -77,8 +80,11 @@ class Worker:
     """Runs generations from any thread, as many in parallel as there are sequences;
     `max_waiting` more may wait."""
 
-    def __init__(self, engine: Engine, max_waiting: int) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, max_waiting: int, max_step_seconds: float = math.inf
+    ) -> None:
+        """A step that takes longer than `max_step_seconds` is a failure of the engine."""
+        self._engine, self._max_step_seconds = engine, max_step_seconds
         self.slots = len(engine.sequence_pool.order)
         """Requests that run in parallel."""
         self.launches = engine.launches
@@ -95,6 +101,7 @@ class Worker:
         self._overlaps = engine.is_asynchronous
         if self._overlaps:
             engine.on_launched = self._send
+        self._step_started: float | None = None  # by `time.perf_counter`, None between steps
         self.step_seconds = 0.0
         """Time of all steps, with the processing of their events."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -104,12 +111,25 @@ class Worker:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread after its current step. Pending requests get no outcome."""
+        """End the thread after its current step, for which this waits a while. Pending requests get
+        no outcome."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
+
+    @property
+    def failure(self) -> str | None:
+        """Why no request will be served any more, None while the engine's thread does its work."""
+        if self._thread.ident is None or self._closed:
+            return None
+        if not self._thread.is_alive():
+            return "its thread has ended"
+        started, most = self._step_started, self._max_step_seconds
+        if started is not None and time.perf_counter() - started > most:
+            return f"a step takes longer than {most:g} s"
+        return None
 
     def drain(self) -> None:
         """Accept no more requests."""
@@ -129,7 +149,7 @@ class Worker:
     def submit(self, *submissions: Submission) -> list[RequestId]:
         """Accept either all generations or none. Raises as `check_capacity` does."""
         with self._changed:
-            draining = self.draining or self._closed
+            draining = self.draining or self._closed or self.failure is not None
             check_capacity(len(submissions), self.pending, self._limit, draining)
             numbers = [self._requests.add(generation) for generation, _ in submissions]
             for number, (_, on_end) in zip(numbers, submissions, strict=True):
@@ -145,21 +165,33 @@ class Worker:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._engine.busy)
-                if self._closed:
-                    break
-            started = time.perf_counter()
-            try:
-                self._step()
-            except Exception as error:  # a bug; requests would wait forever
-                log.exception("a step of the engine failed")
-                self._fail_all(error)
-            if not (self._overlaps and self._engine.busy):
-                self._send()
-            self.step_seconds += time.perf_counter() - started
+        try:
+            while self._wait():
+                self._run_step()
+        except BaseException as error:  # not even the engine's state could be reset
+            log.critical("the engine cannot continue", exc_info=True)
+            self.end_all(error)
         self._send()
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do. Returns whether there is: else the worker closes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._engine.busy)
+            return not self._closed
+
+    def _run_step(self) -> None:
+        self._step_started = started = time.perf_counter()
+        try:
+            self._step()
+        except BaseException as error:  # a bug; requests would wait forever
+            log.exception("a step of the engine failed")
+            with self._changed:
+                self._engine.abandon()
+                self.end_all(error)
+        if not (self._overlaps and self._engine.busy):
+            self._send()
+        self._step_started = None
+        self.step_seconds += time.perf_counter() - started
 
     def _send(self) -> None:
         try:
@@ -168,17 +200,30 @@ class Worker:
             log.exception("the events of a step could not be sent")
 
     def _step(self) -> None:
-        for event in self._engine.step():
-            with self._changed:  # `submit` may not have stored the request's function yet
-                outcome = self._requests.take(event)
-                on_end = self._on_end.pop(event.request) if outcome is not None else None
-            if outcome is not None and on_end is not None:
-                on_end(outcome)
-
-    def _fail_all(self, error: Exception) -> None:
+        events = self._engine.step()
         with self._changed:
-            self._engine.abandon()
+            pass  # `submit` may not have stored the functions of a new request yet
+        for event in events:
+            outcome = self._requests.take(event)
+            if outcome is None:
+                continue
+            if isinstance(outcome, Failed) and not outcome.is_expected:
+                log.error("a request failed", exc_info=outcome.cause)
+            report(self._on_end.pop(event.request), outcome)
+
+    def end_all(self, error: BaseException) -> None:
+        """End all requests with an error. Any thread may call it once the engine's has failed."""
+        with self._changed:
             functions, self._on_end = self._on_end, {}
             self._requests = PendingRequests(self._engine)
         for number, on_end in functions.items():
-            on_end(Failed(number, reason(error), error))
+            report(on_end, Failed(number, reason(error), error))
+        self._send()
+
+
+def report(on_end: OnEnd, outcome: RequestOutcome) -> None:
+    """Call a function with an outcome. An error of its own concerns no other request."""
+    try:
+        on_end(outcome)
+    except BaseException:
+        log.exception("the end of a request could not be reported")

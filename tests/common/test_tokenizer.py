@@ -194,3 +194,14 @@ def test_a_vocabulary_that_cannot_encode_a_prompt_is_an_error(directory: Path) -
     made.save(str(directory / VOCABULARY))
     with pytest.raises(ArtifactError, match=r"cannot encode the prompt \(.*UNK"):
         read_tokenizer(directory).encode("Zoe", raw=True)
+
+
+def test_a_decoder_that_panics_is_an_error_of_the_artifact(directory: Path) -> None:
+    """The library then raises what is no Exception."""
+    update(
+        directory / VOCABULARY,
+        {"decoder": {"type": "Strip", "content": "A", "start": 0, "stop": 5}},
+    )
+    tokenizer = read_tokenizer(directory)
+    with pytest.raises(ArtifactError, match=r"^the tokenizer cannot decode these tokens"):
+        tokenizer.decode(tokenizer.ids("A"))

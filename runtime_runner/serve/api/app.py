@@ -95,8 +95,8 @@ def open_endpoints(service: Service) -> APIRouter:
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        draining = service.draining
-        return JSONResponse({"status": "draining" if draining else "ok"}, 503 if draining else 200)
+        status = "failed" if service.failure else "draining" if service.draining else "ok"
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -209,6 +209,9 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Return whether to stop; called every tenth of a second."""
         worker = self._service.worker
+        if worker.failure is not None:
+            worker.end_all(EagleError("the server has failed"))
+            return True
         if worker.draining and (self.force_exit or not worker.pending):
             return True
         return await super().on_tick(counter)
@@ -231,6 +234,8 @@ async def _serve(service: LocalService, spec: ServeSpec) -> None:
     service.worker.start()
     try:
         await Server(config, service).serve()
+        if (failure := service.failure) is not None:
+            raise EagleError(f"the engine failed: {failure}: the log says more")
     except SystemExit as error:  # how uvicorn reports it
         raise EagleError(
             f"{spec.host}:{spec.port}: cannot be listened on, as the log says: take another --port "

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.serve.answer_stream import RequestFailed
+from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR, RequestFailed
 from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull
 
 RETRY_AFTER = 1  # seconds
@@ -63,7 +63,7 @@ def api_error(error: Exception) -> ApiError:
     for kind, status, code in KINDS:
         if isinstance(error, kind):
             return ApiError(status, one_line(str(error)), code)
-    return ApiError(500, "internal error: the server's log says more", "internal_error")
+    return ApiError(500, INTERNAL_ERROR, "internal_error")
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

@@ -74,6 +74,11 @@ class Replica:
         self._service = LocalService(runner, spec)
         self._service.worker.start()
 
+    def check_health(self) -> None:
+        """Raise RuntimeError where the engine cannot continue: Ray then starts another replica."""
+        if failure := self._service.failure:
+            raise RuntimeError(failure)
+
     async def parts(self, request: AnswerRequest) -> AsyncIterator[StreamItem]:
         """Yield the parts of one answer. What `Service.submit` and `AnswerStream.parts` raise is
         yielded last: raised, it would be a failure of the replica."""
@@ -115,6 +120,8 @@ class ReplicatedService:
         self.metrics = Metrics(self)
         self.slots = settings.slots * (settings.spec.replicas or 1)
         self.draining = False
+        self.failure = None
+        """Ray replaces replicas that fail."""
         self._limit = self.slots + settings.spec.max_waiting
         self._handle = handle.options(stream=True)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,7 +169,8 @@ class ReplicatedService:
             except Exception as error:
                 stream.put(index, error)
                 return
-        stream.put(index, Failed(index, f"{ATTEMPTS} replicas died during it", RuntimeError()))
+        died_often = EagleError(f"{ATTEMPTS} replicas died during it")
+        stream.put(index, Failed.of(index, died_often))
 
     async def _parts(self, request: AnswerRequest) -> AsyncIterator[StreamItem]:
         handle = self._handle

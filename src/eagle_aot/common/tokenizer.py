@@ -135,10 +135,8 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise PromptError("the prompt is not valid Unicode text") from error
-        try:
+        with library_errors("the tokenizer cannot encode the prompt"):
             (encoding,) = self.backend.encode_batch([text], add_special_tokens=add_special_tokens)
-        except Exception as error:  # the library's own, which have no type
-            raise ArtifactError(f"the tokenizer cannot encode the prompt ({error})") from error
         ids: list[int] = encoding.ids
         return ids
 
@@ -160,8 +158,9 @@ class Tokenizer:
         return text
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of ids."""
-        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        """Return the text of ids. Raises ArtifactError where the tokenizer's decoder fails."""
+        with library_errors("the tokenizer cannot decode these tokens"):
+            return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def word(self, token: int) -> str | None:
         """Return the vocabulary's name of a token."""
@@ -203,7 +202,7 @@ def read_tokenizer(directory: Path) -> Tokenizer:
     if others := sorted(names - FILES):
         raise ArtifactError(f"{directory / others[0]}: not a file of an artifact: export again")
     settings = _read_settings(directory / SETTINGS)
-    with library_errors(directory):
+    with library_errors(f"{directory}: tokenizer cannot be read"):
         from tokenizers import Tokenizer as Backend
 
         backend = Backend.from_file(str(directory / VOCABULARY))
@@ -230,11 +229,11 @@ def _read_settings(path: Path) -> TokenizerSettings:
 
 
 @contextmanager
-def library_errors(directory: Path) -> Iterator[None]:
-    """Raise ArtifactError for what a library finds wrong with a file of a tokenizer."""
+def library_errors(problem: str) -> Iterator[None]:
+    """Raise ArtifactError with `problem` for what a library raises about a tokenizer."""
     try:
         yield
     except BaseException as error:  # a different type for every kind of damage
         if not isinstance(error, Exception) and type(error).__name__ != PANIC:
             raise
-        raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
+        raise ArtifactError(f"{problem} ({error})") from error

@@ -4,16 +4,19 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import Tensor
 
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Outcome, Round
 from eagle_aot.runtime_runner.engine import Engine, Event, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, Result
+from eagle_aot.runtime_runner.frontend.stream import TextStream
 from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull, RequestOutcome, Worker
 from support.runner.toy import TAIL, ToyTarget, plain_text
 
@@ -43,7 +46,7 @@ class Gate:
 
     def __init__(self, engine: Engine) -> None:
         self._step, self.open = engine.step, threading.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.open.set()
         engine.step = self.step  # type: ignore[method-assign]
 
@@ -270,30 +273,123 @@ def test_draining_finishes_requests_and_accepts_no_more(worker: Worker, gate: Ga
     assert isinstance(client.wait(), Result)
 
 
-def test_a_callback_that_raises_ends_its_own_request_alone(worker: Worker, gate: Gate) -> None:
-    def broken(tokens: list[int]) -> None:
-        raise ValueError("no such character")
+class PanicException(BaseException):
+    """As the tokenizers library's: no Exception."""
 
+
+ERRORS = [KeyError("a secret"), PanicException("a secret")]
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def call(*arguments: object) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("callback", ["on_tokens", "is_stop", "decode", "on_text"])
+def test_a_callback_that_raises_ends_its_own_request_alone(
+    worker: Worker,
+    gate: Gate,
+    callback: str,
+    error: BaseException,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Between rounds, within one, and when the text is finished."""
+    generation, fails = generation_of([1, 2], 5), raising(error)
+    if callback == "is_stop":
+        limits = replace(generation.request.limits, is_stop=fails)
+        generation = replace(generation, request=replace(generation.request, limits=limits))
+    elif callback == "decode":
+        generation = replace(generation, decode=fails)
+    else:
+        text = TextStream(lambda ids: "x" * len(ids), on_text=fails)
+        generation = replace(generation, text=text, decode=lambda ids: "x")
+        if callback == "on_tokens":
+            generation = replace(generation, callbacks=Callbacks(fails), text=TextStream())
     gate.open.clear()
     client = Client()
-    worker.submit((generation_of([1, 2], 5, broken), client.on_end))
+    worker.submit((generation, client.on_end))
     other, _ = submit(worker, [3])
     gate.open.set()
     outcome = client.wait()
-    assert isinstance(outcome, Failed) and "no such character" in outcome.error
-    assert isinstance(other.wait(), Result)
+    assert isinstance(outcome, Failed) and outcome.cause is error and not outcome.is_expected
+    assert isinstance(other.wait(), Result) and worker.failure is None
+    (record,) = caplog.records
+    assert record.getMessage() == "a request failed"
+    assert record.exc_info is not None and record.exc_info[1] is error
 
 
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_failed_step_ends_all_requests_and_the_worker_continues(
-    worker: Worker, gate: Gate
+    worker: Worker, gate: Gate, error: BaseException
 ) -> None:
     gate.open.clear()
-    gate.error = KeyError("a bug")
+    gate.error = error
     clients = [submit(worker, [1, 2])[0], submit(worker, [3])[0]]
     gate.open.set()
     assert all(isinstance(client.wait(), Failed) for client in clients)
     outcome = submit(worker, [3])[0].wait()
     assert isinstance(outcome, Result) and outcome.token_ids == plain_text([3], SEED, 6)
+    assert worker.failure is None
+
+
+def test_an_end_that_cannot_be_reported_concerns_no_other_request(
+    worker: Worker, gate: Gate
+) -> None:
+    gate.open.clear()
+    worker.submit((generation_of([1, 2], 3), raising(PanicException())))
+    other, _ = submit(worker, [3])
+    gate.open.set()
+    assert isinstance(other.wait(), Result)
+    assert worker.pending == 0 and worker.failure is None
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_engine_that_cannot_continue_ends_all_requests_and_accepts_no_more(
+    worker: Worker, engine: Engine, gate: Gate, error: BaseException
+) -> None:
+    """As on a GPU that is lost: not even its state can be reset."""
+    engine.abandon = raising(error)  # type: ignore[method-assign]
+    gate.open.clear()
+    gate.error = error
+    clients = [submit(worker, [1, 2])[0], submit(worker, [3])[0]]
+    gate.open.set()
+    assert all(isinstance(client.wait(), Failed) for client in clients)
+    worker._thread.join(SECONDS)
+    assert worker.failure == "its thread has ended" and worker.pending == 0
+    with pytest.raises(Draining):
+        submit(worker, [3])
+    worker.close()
+
+
+def test_a_step_that_does_not_end_is_a_failure(engine: Engine, gate: Gate) -> None:
+    """Its requests are ended in another thread, and closing the worker does not wait for it."""
+    worker, outcomes, sent = Worker(engine, 1, max_step_seconds=0.01), list[str](), list[str]()
+    gate.open.clear()
+    worker.start()
+    assert worker.failure is None, "it has nothing to do"
+
+    class Loop:
+        def call_soon_threadsafe(self, call: Callable[..., None], *arguments: object) -> None:
+            call(*arguments)
+
+    def on_end(outcome: RequestOutcome) -> None:
+        assert isinstance(outcome, Failed)
+        outcomes.append(outcome.error)
+        worker.outbox.add(Loop(), sent.append, "ended")  # type: ignore[arg-type]
+
+    worker.submit((generation_of([1, 2], 3), on_end))
+    deadline = time.perf_counter() + SECONDS
+    while worker.failure is None and time.perf_counter() < deadline:
+        time.sleep(0.005)
+    assert worker.failure == "a step takes longer than 0.01 s"
+    worker.end_all(EagleError("stopped"))
+    assert outcomes == ["stopped"] and sent == ["ended"]
+    gate.open.set()  # it ends after all, with events of a request that has ended
+    worker.close()
+    assert worker.failure is None and len(outcomes) == 1
 
 
 def test_requests_from_many_threads(worker: Worker) -> None:

@@ -1,0 +1,136 @@
+"""A server whose engine cannot continue says so, ends, and needs no second signal for it."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from eagle_aot.common.errors import EagleError
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Round
+from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine.schedule import OneRound
+from eagle_aot.runtime_runner.frontend.generation import Generation
+from eagle_aot.runtime_runner.serve import worker as worker_module
+from eagle_aot.runtime_runner.serve.answer_stream import (
+    INTERNAL_ERROR,
+    AnswerStream,
+    RequestFailed,
+)
+from eagle_aot.runtime_runner.serve.api import app as app_module
+from eagle_aot.runtime_runner.serve.metrics import Metrics
+from eagle_aot.runtime_runner.serve.service import LocalService
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
+from eagle_aot.runtime_runner.serve.worker import RequestOutcome, Worker
+from support.runner.toy import TAIL, ToyTarget
+
+SPEC = ServeSpec(artifact=".", port=0)  # type: ignore[arg-type]
+SECRET = "the text of an exception"
+GENERATION = Generation(
+    request=Request(
+        prompt=(1, 2), limits=Limits(max_new_tokens=4, stop_ids=frozenset()), chain_len=0
+    )
+)
+
+
+def service_of(step: Callable[[], object], max_step_seconds: float) -> LocalService:
+    """Return a service whose engine runs `step`, and which has one request."""
+    engine = Engine(OneRound(Round(ToyTarget(7, 8, 4), None, 0, BatchState(range(1), TAIL, "cpu"))))
+    engine.step = engine.abandon = step  # type: ignore[assignment, method-assign]
+    service = LocalService.__new__(LocalService)
+    service.worker = Worker(engine, 1, max_step_seconds)
+    service.metrics = Metrics(service.worker)
+    service.model = SimpleNamespace(spec=SPEC, name="toy", created=0, keys=[])  # type: ignore[assignment]
+    return service
+
+
+def submit(service: LocalService) -> list[RequestOutcome]:
+    outcomes = list[RequestOutcome]()
+    service.worker.submit((GENERATION, outcomes.append))
+    return outcomes
+
+
+def lost() -> None:
+    raise RuntimeError(SECRET)
+
+
+@pytest.fixture
+def hangs() -> Iterator[Callable[[], None]]:
+    """A step that ends with the test."""
+    released = threading.Event()
+
+    def step() -> None:
+        released.wait()
+        lost()
+
+    yield step
+    released.set()
+
+
+@pytest.fixture(params=["lost", "hangs"])
+def service(request: pytest.FixtureRequest, hangs: Callable[[], None]) -> LocalService:
+    return service_of(lost, 60.0) if request.param == "lost" else service_of(hangs, 0.0)
+
+
+def test_the_process_ends_with_an_error_and_its_requests_too(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "CLOSE_SECONDS", 0.01)
+    outcomes = submit(service)
+    with pytest.raises(EagleError, match=r"^the engine failed: (its thread has|a step takes)"):
+        asyncio.run(app_module._serve(service, SPEC))
+    (outcome,) = outcomes
+    assert isinstance(outcome, Failed)
+
+
+def test_health_reports_it(service: LocalService) -> None:
+    client = TestClient(app_module.make_app(service))
+    assert client.get("/health").json() == {"status": "ok"}
+    submit(service)
+    service.worker.start()
+    service.worker._thread.join(0.05)
+    response = client.get("/health")
+    assert (response.status_code, response.json()) == (503, {"status": "failed"})
+
+
+def test_signals_end_a_server_whose_step_hangs(hangs: Callable[[], None]) -> None:
+    """The first one waits for its request, the second one does not."""
+    service = service_of(hangs, 60.0)
+    submit(service)
+    service.worker.start()
+    config = uvicorn.Config(app_module.make_app(service))
+    server = app_module.Server(config, service)
+
+    async def stops() -> bool:
+        return await server.on_tick(1)
+
+    server.handle_exit(signal.SIGTERM, None)
+    assert not asyncio.run(stops())
+    server.handle_exit(signal.SIGTERM, None)
+    assert asyncio.run(stops())
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError(SECRET), INTERNAL_ERROR),
+        (EagleError("too long"), "too long"),
+        (MemoryError(), "out of memory on the host"),
+    ],
+)
+def test_clients_read_no_text_of_a_bug(error: Exception, line: str) -> None:
+    async def results() -> None:
+        stream = AnswerStream(1, 60.0, service_of(lost, 60.0).metrics)
+        stream.put(0, Failed.of(0, error))
+        try:
+            await stream.results()
+        finally:
+            stream.close()
+
+    with pytest.raises(RequestFailed, match=f"^{line}"):
+        asyncio.run(results())
