@@ -65,7 +65,7 @@ def report_drafter(spec: ExportSpec, resolved: "ResolvedExport") -> None:
     drafter = resolved.spec.drafter
     if not resolved.spec.has_head and spec.drafter != drafter:
         name = resolved.spec.target_model
-        line = f"{name}: no draft head, so {drafter} will draft; --draft-dir names a head"
+        line = f"{name}: no draft head, so {drafter} will draft; --draft-model names a head"
         click.echo(line, err=True)
 
 

@@ -31,15 +31,24 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
     """What to export, and how. None stands for the default of the head, target or backend."""
 
     target_model: Annotated[str | None, Option(
-        "A name that eagle-inspect targets lists, or auto: the model_type in config.json.",
-        CHECKPOINTS, "NAME")] = None  # fmt: skip
+        "The target: a name that eagle-inspect targets lists, a repository on the Hugging Face "
+        "Hub, ORG/NAME[@REVISION][:FILE.gguf], a directory or a .gguf. With --target-dir a name, "
+        "or auto: the model_type in config.json.",
+        CHECKPOINTS, "NAME|ORG/NAME|PATH")] = None  # fmt: skip
+    draft_model: Annotated[str | None, Option(
+        "The draft head: ORG/NAME[@REVISION] or a directory. Default: the public head of the "
+        "target.", CHECKPOINTS, "ORG/NAME|DIR", recorded=False)] = None  # fmt: skip
+    revision: Annotated[str | None, Option(
+        "Branch, tag or commit of the target's repository.", CHECKPOINTS, "REVISION",
+        recorded=False)] = None  # fmt: skip
     target_dir: Annotated[Path | None, Option(
         "The target's checkpoint.", CHECKPOINTS, "DIR|FILE.gguf",
         recorded=False)] = None  # fmt: skip
     draft_dir: Annotated[Path | None, Option(
         "The draft head's checkpoint.", CHECKPOINTS, "DIR", recorded=False)] = None  # fmt: skip
     drafter: Annotated[DrafterName, Option(
-        "The drafter's kind. auto: the kind of the head, or ngram without a head.",
+        "The drafter's kind. auto: the kind of the head, or ngram without a head. Another kind "
+        "that is published for the target selects that head.",
         CHECKPOINTS)] = "auto"  # fmt: skip
     tap_layers: Annotated[tuple[int, ...] | None, Option(
         "Layers whose hidden states the head reads, counted as layers already applied.",

@@ -1,7 +1,8 @@
 """The table of supported targets."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import fill_dummy
 from eagle_aot.targets.family import TINY_DIR, Family, Loader, Published
 from eagle_aot.targets.gemma4 import GEMMA4, Gemma4Config, load_gemma4
+from eagle_aot.targets.hub import PUBLIC_PAIRS, PublicPair
 from eagle_aot.targets.llama import LLAMA
 from eagle_aot.targets.protocol import TapTarget
 from eagle_aot.targets.qwen3 import QWEN3
@@ -30,7 +32,8 @@ class TargetSpec:
 
     `load` reads a checkpoint. `dummy` builds the same geometry with random weights, with all layers
     or only the first few; it is None if only a checkpoint has the geometry. `target_dir` and
-    `draft_dir` are checkpoints that ship with the package, None for those that the user brings.
+    `draft_dir` are checkpoints that ship with the package. `repository` has the target and `heads`
+    those published for it, by kind, the default one first; both are on the Hugging Face Hub.
     """
 
     name: str
@@ -39,6 +42,9 @@ class TargetSpec:
     dummy: Callable[[torch.dtype, CacheSpec, int | None], TapTarget] | None
     target_dir: Path | None = None
     draft_dir: Path | None = None
+    repository: str | None = None
+    checkpoint: str | None = None
+    heads: Mapping[str, str] = field(default_factory=dict)
     default_max_seq_len: int = 4096
 
 
@@ -77,8 +83,26 @@ def get_target(name: str) -> TargetSpec:
         load = LOADERS.get(name, _load_any)
         return TargetSpec(name=name, summary="by config.json", load=load, dummy=None)
     if name not in TARGETS:
-        raise SettingError(f"unknown target {name!r}; known targets: {', '.join(TARGETS)}")
+        near = difflib.get_close_matches(name.lower(), TARGETS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ";"
+        raise SettingError(
+            f"unknown target {name!r}{meant} known targets: {', '.join(TARGETS)}; or name a "
+            "repository, ORG/NAME, a directory or a .gguf file"
+        )
     return TARGETS[name]
+
+
+def is_registered(name: str) -> bool:
+    """Whether `get_target` knows the name, also as one that is refused."""
+    return name in TARGETS or name in REFUSED or name in LOADERS or name == AUTO
+
+
+def name_of_repository(repository: str) -> str:
+    """Return the registered target of a repository on the Hub, "auto" if there is none."""
+    for name, spec in TARGETS.items():
+        if repository in (spec.repository, spec.checkpoint):
+            return name
+    return AUTO
 
 
 def model_type(checkpoint: Checkpoint) -> str:
@@ -116,14 +140,20 @@ def _dummy_tiny(dtype: torch.dtype, caches: CacheSpec, num_layers: int | None) -
 
 
 def _target_spec(family: Family, published: Published) -> TargetSpec:
-    """Make the entry of a target whose checkpoint the user brings; its head may ship."""
-    with_head = "" if published.head is None else "; its head ships with the package"
+    """Make the entry of a target on the Hub; its head may ship with the package."""
+    pair = PUBLIC_PAIRS.get(published.name, PublicPair(published.checkpoint))
+    heads = ", ".join(f"{kind} {repository}" for kind, repository in pair.heads.items())
+    if published.head is not None:
+        heads = "its head ships with the package"
     return TargetSpec(
         name=published.name,
-        summary=f"{published.checkpoint} (needs --target-dir{with_head})",
+        summary=f"{pair.target}; {heads or 'no public head: ngram will draft'}",
         load=family.load,
         dummy=partial(_dummy, family, published.config),
         draft_dir=published.head,
+        repository=pair.target,
+        checkpoint=published.checkpoint,
+        heads=pair.heads,
     )
 
 

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.export.drafters.registry import OF_DUMMIES
+from eagle_aot.export.loading.locate import locate
 from eagle_aot.export.loading.provenance import Provenance
-from eagle_aot.export.spec import AUTO, NONE, ExportSpec
-from eagle_aot.targets import get_target, model_type
+from eagle_aot.export.spec import AUTO, DUMMY, NONE, ExportSpec
+from eagle_aot.targets import TARGETS, get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.checkpoint_path import CONFIG, is_checkpoint, why_no_checkpoint
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
@@ -35,18 +36,28 @@ class ResolvedCheckpoints:
 def resolve_checkpoints(spec: ExportSpec) -> ResolvedCheckpoints:
     """Complete the target's name, directories and drafter, before anything is loaded.
 
-    `target_model` "auto" becomes the `model_type` in the directory's config.json. Without a
-    `draft_dir` the table's head is taken; without any head, `drafter` "auto" becomes ngram.
+    Repositories are downloaded. `target_model` "auto" becomes the `model_type` in the directory's
+    config.json. Without a head of its own the target has the table's; without any head, `drafter`
+    "auto" becomes ngram. A check of a registered target without a checkpoint is one of a dummy.
     Raises SettingError for an unknown target, for options that contradict each other and for a
     directory that is required, CheckpointNotFoundError for one that does not exist,
-    UnsupportedError for a target that is known and refused.
+    UnsupportedError for a target that is known and refused, HubError.
     """
     if spec.target_model is None:
         raise SettingError("--target-model is required (see eagle-inspect targets)")
-    resolved = _of_dummy(spec) if spec.is_dummy else _of_directories(spec)
+    if spec.check_only and not _names_checkpoint(spec):
+        spec = replace(spec, load_format=DUMMY)
+    resolved = _of_dummy(spec) if spec.is_dummy else _of_directories(locate(spec))
     if not resolved.has_head:
         check_no_head(resolved)
     return ResolvedCheckpoints(resolved)
+
+
+def _names_checkpoint(spec: ExportSpec) -> bool:
+    """Whether weights are requested, not only the geometry of a registered target."""
+    line = TARGETS.get(target_name(spec))
+    sources = spec.target_dir, spec.draft_dir, spec.draft_model, spec.revision
+    return any(sources) or line is None or line.repository is None
 
 
 def refuse(*cases: tuple[object, str]) -> None:
@@ -69,6 +80,10 @@ def _of_dummy(spec: ExportSpec) -> ExportSpec:
             spec.target_dir or spec.draft_dir,
             f"--load-format dummy builds the geometry of {name}: "
             "leave out --target-dir and --draft-dir",
+        ),
+        (
+            spec.draft_model or spec.revision,
+            "--load-format dummy downloads nothing: leave out --draft-model and --revision",
         ),
         (spec.tap_layers is not None, "--tap-layers: a dummy taps where public heads do"),
         (spec.quantize is not None, "--quantize: a dummy is INT4 already"),

@@ -8,6 +8,7 @@ EagleError
 ├── SettingError               an option or argument is out of its range (also a ValueError)
 ├── PromptError                the prompt cannot be served by this artifact (also a ValueError)
 ├── ArtifactError              the artifact is damaged, foreign or of another version
+├── HubError                   a repository of the Hugging Face Hub cannot be read or written
 └── ExportError                tracing, checking or lowering failed
 """
 
@@ -42,6 +43,10 @@ class PromptError(EagleError, ValueError):
 
 class ArtifactError(EagleError):
     """The artifact is damaged, incomplete, or of another version."""
+
+
+class HubError(EagleError):
+    """A repository of the Hugging Face Hub cannot be read or written."""
 
 
 class ExportError(EagleError):

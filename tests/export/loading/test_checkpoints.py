@@ -27,8 +27,8 @@ def resolved(target_model: str = "gemma4-tiny", **options: Any) -> ExportSpec:
 def test_checkpoints_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="--target-model is required"):
         resolve_checkpoints(ExportSpec())
-    with pytest.raises(SettingError, match="--target-dir is needed: gemma4-31b"):
-        resolved("gemma4-31b")
+    with pytest.raises(SettingError, match="--target-dir is needed: qwen3"):
+        resolved("qwen3")
     with pytest.raises(FileNotFoundError, match=r"--draft-dir .*gone: no such"):
         resolved(draft_dir=tmp_path / "gone")
     with pytest.raises(CheckpointNotFoundError, match=r"holds no config\.json, so it is no draft"):

@@ -1,0 +1,107 @@
+"""The directories that the names of a target and a draft head stand for, downloaded if need be."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.common.hub import Download, Repository, fetch, plan_download
+from eagle_aot.export.spec import AUTO, ExportSpec
+from eagle_aot.targets import TargetSpec, get_target
+from eagle_aot.targets.hub import checkpoint_files
+from eagle_aot.targets.registry import is_registered, name_of_repository
+
+
+def locate(spec: ExportSpec) -> ExportSpec:
+    """Replace what `--target-model` and `--draft-model` name by directories.
+
+    A registered target has a repository and heads, a repository or a path has a config.json that
+    names its family ("auto"). Both repositories are looked up before either is downloaded.
+    Raises SettingError for names of nothing, and HubError.
+    """
+    if spec.draft_model is not None and spec.draft_dir is not None:
+        raise SettingError("--draft-model and --draft-dir name one head each: leave one out")
+    spec, repository = _target(spec)
+    spec, head = _head(spec, repository)
+    plans = {
+        name: plan(found)
+        for name, found in (("target_dir", repository), ("draft_dir", head))
+        if found is not None
+    }
+    fetch(list(plans.values()))
+    return replace(spec, **{name: directory(plan) for name, plan in plans.items()})
+
+
+def plan(repository: Repository) -> Download:
+    """Plan the download of a checkpoint. Raises HubError and CheckpointNotFoundError."""
+    return plan_download(repository, lambda names: checkpoint_files(names, repository))
+
+
+def directory(download: Download) -> Path:
+    """Return the checkpoint of a download: its directory, or the GGUF file that was named."""
+    only_file = download.repository.file is not None
+    return download.directory / download.files[0] if only_file else download.directory
+
+
+def _target(spec: ExportSpec) -> tuple[ExportSpec, Repository | None]:
+    """Return the spec with the target's name and, if it is a path, its directory; and the target's
+    repository, None if nothing is to be downloaded."""
+    name, repository = str(spec.target_model), None
+    if spec.target_dir is None and is_registered(name):
+        published = get_target(name).repository
+        repository = None if published is None else Repository(published)
+    elif spec.target_dir is None and (path := Path(name)).exists():
+        spec = replace(spec, target_model=AUTO, target_dir=path)
+        spec = _with_output_dir(spec, path.absolute().name.removesuffix(".gguf"))
+    elif spec.target_dir is None and (repository := Repository.parse(name)) is not None:
+        spec = replace(spec, target_model=name_of_repository(repository.id))
+        spec = _with_output_dir(spec, repository.id.split("/")[1])
+    elif spec.target_dir is None:
+        get_target(name)  # raises, and suggests a name
+    if spec.revision is None:
+        return spec, repository
+    if repository is None or repository.revision is not None:
+        raise SettingError(
+            f"--revision {spec.revision}: goes with a --target-model that names a repository and "
+            "no revision"
+        )
+    return spec, Repository(repository.id, spec.revision, repository.file)
+
+
+def _with_output_dir(spec: ExportSpec, name: str) -> ExportSpec:
+    if spec.output_dir is not None:
+        return spec
+    return replace(spec, output_dir=Path(f"{name}-{spec.backend}"))
+
+
+def _head(spec: ExportSpec, target: Repository | None) -> tuple[ExportSpec, Repository | None]:
+    """Return the spec with the head's directory if a path names it, and the head's repository,
+    None if nothing is to be downloaded."""
+    if spec.draft_model is not None:
+        if (path := Path(spec.draft_model)).exists():
+            return replace(spec, draft_dir=path), None
+        repository = Repository.parse(spec.draft_model)
+        if repository is None or repository.file is not None:
+            raise SettingError(
+                f"--draft-model {spec.draft_model}: neither a directory nor a repository, ORG/NAME"
+            )
+        return spec, repository
+    line = get_target(str(spec.target_model))
+    ships = line.draft_dir is not None
+    is_wanted = target is not None or spec.drafter != AUTO
+    if spec.draft_dir is not None or not spec.has_head or ships or not is_wanted:
+        return spec, None
+    return spec, _published_head(line, spec.drafter)
+
+
+def _published_head(line: TargetSpec, drafter: str) -> Repository | None:
+    """Return the repository of the registered head of a kind, of the default kind for "auto"; None
+    if nothing is registered. Raises SettingError for a kind that was not published."""
+    if drafter == AUTO:
+        return next(map(Repository, line.heads.values()), None)
+    if line.heads and drafter not in line.heads:
+        raise SettingError(
+            f"--drafter {drafter}: no public head of this kind is known for {line.name} (known: "
+            f"{', '.join(line.heads)}): name one with --draft-model"
+        )
+    return Repository(line.heads[drafter]) if line.heads else None
