@@ -212,6 +212,7 @@ class Runner:
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
                 reuse=params.reuse,
+                cache_salt=params.cache_salt,
                 sampling=params,
             ),
             parameters=params,

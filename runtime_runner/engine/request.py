@@ -40,8 +40,8 @@ class Request:
 
     `chain_len` is the number of drafts a round, "auto" for as many as pay off, 0 for plain
     decoding. A `tree` replaces the chain; "auto" chooses among trees, chains and plain decoding.
-    With `reuse`, cached rows of a common prefix are not run again. `images` lie where the prompt
-    has placeholder ids.
+    With `reuse`, cached rows of a common prefix are not run again, if they are of a request with
+    the same `cache_salt`. `images` lie where the prompt has placeholder ids.
 
     The tokens depend on the prompt, the limits and the sampling alone, not on other requests.
     Raises SettingError for sampling without a seed, and PromptError for `prompt_logprobs` of a
@@ -53,6 +53,7 @@ class Request:
     chain_len: ChainLen
     tree: Shape | Literal["auto"] | None = None
     reuse: bool = False
+    cache_salt: str = ""
     sampling: SamplingParams = GREEDY
     images: tuple[PlacedImage, ...] = ()
     placed: TokenizedPrompt = field(init=False, compare=False, repr=False)

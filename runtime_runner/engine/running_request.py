@@ -142,6 +142,7 @@ class RunningRequest:
             scratch_rows=self.scratch_rows,
             images=placed.spans,
             drafter_rows=self._drafter_rows(rows),
+            salt=self.request.cache_salt,
         )
 
     def _drafter_rows(self, rows: int) -> int:

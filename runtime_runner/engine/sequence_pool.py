@@ -7,7 +7,7 @@ only where the new prompt would run it with the same method.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress, count
 from operator import ne
@@ -30,19 +30,21 @@ class PrefixQuery:
     """A prompt that looks for cached rows.
 
     `prompt` holds a key per position: the token id, or what identifies an image. `images` are their
-    spans. With `for_drafter`, only rows that the drafter has seen too are of use.
+    spans. With `for_drafter`, only rows that the drafter has seen too are of use. Rows of requests
+    with another `salt` are of none, so that how many were cached reveals no other user's prompt.
     """
 
     prompt: Sequence[int]
     images: Sequence[ImageSpan] = ()
     for_drafter: bool = False
+    salt: str = ""
 
     @classmethod
     def of(cls, request: Request, drafter: Drafter | None) -> "PrefixQuery":
         """Return the query of a request that is drafted by `drafter`."""
         placed, stateless = request.placed, isinstance(drafter, StatelessDrafter)
         for_drafter = drafter is not None and not request.is_plain and not stateless
-        return cls(placed.keys, placed.spans, for_drafter=for_drafter)
+        return cls(placed.keys, placed.spans, for_drafter, request.cache_salt)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +64,7 @@ class CacheContents:
     scratch_rows: int
     images: Sequence[ImageSpan] = ()
     drafter_rows: int = 0
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,14 @@ class CachedPrefix:
 
     `prefill` ran the first `prefilled` of them, `target_verify` the others. Nothing was written at
     positions from `written` on since the first row. The drafter has seen the first `drafter_rows`.
+    `salt` is that of the request whose rows they are.
     """
 
     tokens: Sequence[int] = ()
     prefilled: int = 0
     written: int = 0
     drafter_rows: int = 0
+    salt: str = ""
 
     @property
     def rows(self) -> int:
@@ -211,12 +216,15 @@ class SequencePool:
         # At most, with drafts.
         written = contents.length + self._target.tail_length + contents.scratch_rows
         before = self._cached.get(sequence, CachedPrefix())
-        return before.followed_by(
+        prefix = before.followed_by(
             contents.tokens, plan, contents.reused, written, contents.drafter_rows
         )
+        return replace(prefix, salt=contents.salt)
 
     def reusable(self, query: PrefixQuery, cached: CachedPrefix) -> int:
         """Return how many rows of a cached prefix a query's prompt can reuse."""
+        if query.salt != cached.salt:
+            return 0
         plan = partial(self._target.plan_prompt, len(query.prompt), images=query.images)
         return cached.match(
             query.prompt,

@@ -33,7 +33,8 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
     them appears in the text.
 
     `n` is the number of answers; answer i, from 0 on, has the seed `seed + i`. With `reuse`, rows
-    that the prefix cache has of an earlier request are not run again, which changes no token.
+    that the prefix cache has of an earlier request with the same `cache_salt` are not run again,
+    which changes no token.
     """
 
     max_new_tokens: Annotated[int, Option(
@@ -64,6 +65,8 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
     n: Annotated[int, Option(
         "Answers to each prompt.", GENERATION, "N", least=1, most=MAX_ANSWERS)] = 1  # fmt: skip
     reuse: Annotated[bool, Option("Use the prefix cache.", shown=False)] = False
+    cache_salt: Annotated[str, Option(
+        "Share cached rows with requests of the same salt alone.", shown=False)] = ""  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in ("stop_ids", "stop_texts", "allowed_ids"):
