@@ -42,6 +42,7 @@ def _imports(module: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "a relative import, which names no folder"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
