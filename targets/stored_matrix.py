@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.weights import CODES_PER_WORD, LAYERS, LM_HEAD, WEIGHT
+from eagle_aot.targets.decoder.weights import CODES_PER_WORD, LAYERS, LM_HEAD, TABLE, WEIGHT
 from eagle_aot.targets.int4.formats import QuantFormat, format_of
 
-TABLE = "embed_tokens.weight"
 INT4, INT8, DENSE = "int4", "int8", "dense"
 HALF_BYTES = 2  # an element in fewer bytes is quantised
 

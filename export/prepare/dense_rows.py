@@ -18,7 +18,7 @@ VECTOR = 8
 def read_dense_weights_once(
     program: ExportedProgram, multiprocessors: int, *, few_rows: bool
 ) -> None:
-    """Call `eagle_aot::dense_small_m` for linears with bfloat16 weights and no bias, in place.
+    """Call `eagle_aot::dense_small_m` for linears with bfloat16 weights, in place.
 
     In a method of `few_rows` that is every one of them; in others those whose input has a fixed few
     rows, such as a prompt's last one.
@@ -36,8 +36,8 @@ def read_dense_weights_once(
 
 def _is_served(node: Node) -> bool:
     x, weight = (argument_tensor(argument) for argument in node.args[:2])
-    plain = len(node.args) == 2 and x.dtype == weight.dtype == torch.bfloat16
-    return plain and weight.is_contiguous() and weight.shape[1] % VECTOR == 0
+    is_bfloat16 = x.dtype == weight.dtype == torch.bfloat16
+    return is_bfloat16 and weight.is_contiguous() and weight.shape[1] % VECTOR == 0
 
 
 def _has_few_rows(node: Node) -> bool:
@@ -46,7 +46,13 @@ def _has_few_rows(node: Node) -> bool:
 
 
 def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:
-    """Insert the operator and the sum of its parts, in the dtype of the linear `node`."""
+    """Insert the operator, the sum of its parts in bfloat16, and that plus the bias of `node`."""
+    product = _sum(graph, node, multiprocessors)
+    biases = [bias for bias in node.args[2:] if bias is not None]
+    return _call(graph, node, torch.ops.aten.add.Tensor, product, *biases) if biases else product
+
+
+def _sum(graph: Graph, node: Node, multiprocessors: int) -> Node:
     features, columns = argument_tensor(node.args[1]).shape
     splits = choose_splits(features, columns, multiprocessors)
     operator = torch.ops.eagle_aot.dense_small_m.default

@@ -1,10 +1,13 @@
 """What decoder layers are made of: linears that share an input, a gated MLP, a residual stream."""
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.int4 import (
+    Biased,
     Int4Linear,
     Int4Weight,
     PackedGatedInt4,
@@ -13,6 +16,9 @@ from eagle_aot.targets.int4 import (
 )
 from eagle_aot.triton_kernels.int4_gemm import GATED_ROWS, activate
 from eagle_aot.triton_kernels.residual_norm import residual_norm
+
+Biases = Sequence[Tensor | None]
+"""The biases [N] of several linears, None for those without one."""
 
 
 class SharedInput(nn.Module):
@@ -41,19 +47,21 @@ class SharedInput(nn.Module):
         Raises UnsupportedError for weights that the kernels cannot read.
         """
         linears = self._linears()
-        weights = [linear.weight for linear in linears if isinstance(linear, Int4Linear)]
-        if not linears or len(weights) < len(linears) or not self._fits(weights):
+        biases = [linear.bias if isinstance(linear, Biased) else None for linear in linears]
+        products = [m.linear if isinstance(m, Biased) else m for m in linears]
+        weights = [linear.weight for linear in products if isinstance(linear, Int4Linear)]
+        if not linears or len(weights) < len(linears) or not self._fits(weights, biases):
             return
-        self.fused = self._pack(weights, multiprocessors)
+        self.fused = self._pack(weights, biases, multiprocessors)
         for name in self.shared_linears:
             setattr(self, name, None)
 
-    def _fits(self, weights: list[Int4Weight]) -> bool:
-        """Whether `_pack` takes these weights together."""
+    def _fits(self, weights: list[Int4Weight], biases: Biases) -> bool:
+        """Whether `_pack` takes these weights and biases together."""
         return len({(weight.group_size, weight.digits) for weight in weights}) == 1
 
-    def _pack(self, weights: list[Int4Weight], multiprocessors: int) -> nn.Module:
-        return PackedProjections(weights, multiprocessors)
+    def _pack(self, weights: list[Int4Weight], biases: Biases, multiprocessors: int) -> nn.Module:
+        return PackedProjections(weights, multiprocessors, biases)
 
     def _linears(self) -> list[nn.Module]:
         linears = (getattr(self, name) for name in self.shared_linears)
@@ -79,10 +87,12 @@ class GatedMLP(SharedInput):
         gate, up = self.project(x)
         return self.down_proj(activate(gate, self.activation) * up)
 
-    def _fits(self, weights: list[Int4Weight]) -> bool:
-        return super()._fits(weights) and weights[0].shape[0] % GATED_ROWS == 0
+    def _fits(self, weights: list[Int4Weight], biases: Biases) -> bool:
+        """Whether one kernel computes both, which it does without biases."""
+        fit = super()._fits(weights, biases) and weights[0].shape[0] % GATED_ROWS == 0
+        return fit and all(bias is None for bias in biases)
 
-    def _pack(self, weights: list[Int4Weight], multiprocessors: int) -> nn.Module:
+    def _pack(self, weights: list[Int4Weight], biases: Biases, multiprocessors: int) -> nn.Module:
         gate, up = weights
         return PackedGatedInt4(gate, up, self.activation, multiprocessors)
 

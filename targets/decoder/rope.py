@@ -15,7 +15,7 @@ from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.norms import cast
 
 DEFAULT, LINEAR, LLAMA3, YARN = "default", "linear", "llama3", "yarn"
-PROPORTIONAL = "proportional"
+PROPORTIONAL, LONGROPE = "proportional", "longrope"
 ORIGINAL_CONTEXT = "original_max_position_embeddings"
 
 Rotary = tuple[Tensor, Tensor]
@@ -74,6 +74,18 @@ class ProportionalRope(Rope):
     partial_rotary_factor: float = 1.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LongRope(Rope):
+    """The frequency of each pair is divided by its own of `factors`."""
+
+    rope_type: str = LONGROPE
+    factors: tuple[float, ...]
+
+    def frequencies(self, head_dim: int, **overrides: Any) -> tuple[Tensor, float]:
+        tables = {"short_factor": list(self.factors), "long_factor": list(self.factors)}
+        return Rope.frequencies(self, head_dim, **tables | overrides)
+
+
 class RotaryEmbedding(nn.Module):
     """Computes cosines and sines of positions, multiplied by `attention_factor`."""
 
@@ -110,11 +122,15 @@ def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     return cast(wide * cos + swapped * signed_sin, x.dtype)
 
 
-def read_rope(config: ConfigSection) -> Rope:
+def read_rope(config: ConfigSection, head_dim: int = 0, max_seq_len: int = 0) -> Rope:
     """Read `rope_parameters`, or the older keys `rope_scaling` and `rope_theta`.
 
-    Raises UnsupportedError for a type whose frequencies depend on the length (dynamic, longrope),
-    for partly rotated heads and for parameters per kind of layer; CheckpointError for odd values.
+    The frequencies of some types depend on the length of a text. So that a token's do not, they are
+    chosen by `max_seq_len`, the number of positions that will be used: dynamic has the plain ones
+    up to the model's context, and longrope its short factors up to the original context, its long
+    ones for any more. Without `max_seq_len` both are refused. Raises UnsupportedError for other
+    types, for partly rotated heads and for parameters per kind of layer; CheckpointError for odd
+    values.
     """
     key = "rope_scaling" if config.section("rope_scaling").values else "rope_parameters"
     section = config.section(key)
@@ -131,6 +147,10 @@ def read_rope(config: ConfigSection) -> Rope:
             return _read_llama3(config, section, theta)
         case "yarn":
             return _read_yarn(config, section, theta)
+        case "dynamic" if max_seq_len:
+            return _read_dynamic(config, section, theta, max_seq_len)
+        case "longrope" | "su" if max_seq_len:
+            return _read_longrope(config, section, theta, head_dim, max_seq_len)
     raise UnsupportedError(f"{config.where}: rope type {name!r} is not supported")
 
 
@@ -178,11 +198,51 @@ def _read_yarn(config: ConfigSection, section: ConfigSection, theta: float) -> R
     )
     names = [name for name in ("mscale", "mscale_all_dim") if section.values.get(name)]
     names += ["attention_factor"] if section.has("attention_factor") else []
-    overrides = {"attention_factor": None} | {name: section.number(name) for name in names}
+    return _with_attention_factor(config, rope, {name: section.number(name) for name in names})
+
+
+def _with_attention_factor(config: ConfigSection, rope: Rope, overrides: dict[str, Any]) -> Rope:
+    """Return `rope` with transformers' attention factor, unless `overrides` have one."""
     try:
-        return replace(rope, attention_factor=rope.frequencies(2, **overrides)[1])
+        factor = rope.frequencies(2, **{"attention_factor": None} | overrides)[1]
     except (ArithmeticError, ValueError) as error:  # of logarithms and roundings
-        raise CheckpointError(f"{config.where}: odd numbers of a yarn rope ({error})") from error
+        kind = rope.rope_type
+        raise CheckpointError(f"{config.where}: odd numbers of a {kind} rope ({error})") from error
+    return replace(rope, attention_factor=factor)
+
+
+def _read_dynamic(
+    config: ConfigSection, section: ConfigSection, theta: float, max_seq_len: int
+) -> Rope:
+    """Return the plain frequencies, which a dynamic rope has up to the model's context."""
+    context = config.count("max_position_embeddings")
+    if section.has("alpha"):
+        raise UnsupportedError(f"{config.where}: alpha of a dynamic rope is not supported")
+    if max_seq_len > context:
+        raise UnsupportedError(
+            f"{config.where}: a dynamic rope changes with the length of a text of more than "
+            f"{context} tokens: --max-seq-len may be at most that, got {max_seq_len}"
+        )
+    return Rope(theta=theta)
+
+
+def _read_longrope(
+    config: ConfigSection, section: ConfigSection, theta: float, head_dim: int, max_seq_len: int
+) -> Rope:
+    if any(section.has(key) for key in ("short_mscale", "long_mscale")):
+        raise UnsupportedError(f"{config.where}: short_mscale and long_mscale are not supported")
+    context = _original_context(config, section)
+    factors = section.numbers("short_factor" if max_seq_len <= context else "long_factor")
+    if len(factors) != head_dim // 2:
+        raise CheckpointError(
+            f"{config.where}: longrope has {len(factors)} factors for {head_dim // 2} pairs"
+        )
+    rope = LongRope(theta=theta, context=context, factors=factors)
+    longest = config.count("max_position_embeddings")
+    overrides = {"factor": section.number("factor", longest / context)}
+    if section.has("attention_factor"):
+        overrides["attention_factor"] = section.number("attention_factor")
+    return _with_attention_factor(config, rope, overrides)
 
 
 def _original_context(config: ConfigSection, section: ConfigSection) -> int:

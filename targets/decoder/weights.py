@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.int4 import Int4Linear, Int4Weight
+from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
 from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.quantise import quantise
 from eagle_aot.targets.int4.weight import random_int4
@@ -22,17 +22,19 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """Dtypes whose values are read as they are."""
 
-WEIGHT = ".weight"
+WEIGHT, BIAS = ".weight", ".bias"
 CODES_PER_WORD = 8
 """INT4 codes per int32, in every format that stores a linear as several tensors."""
 
-LM_HEAD = "lm_head.weight"
+LM_HEAD, TABLE = "lm_head.weight", "embed_tokens.weight"
 LAYERS = "layers."
 """Prefix of the names of decoder layers; only their linears are quantised on load."""
 
 DUMMY_EMBEDDING = 1 / 16
 """Scale of dummy embeddings. It is small so that the layers decide the next token: if the output
 table is the embedding, a stream that is mostly its own token would repeat that token forever."""
+DUMMY_BIAS = 1 / 16
+"""Scale of dummy biases, small because every token has the same."""
 
 
 def load_weights(
@@ -45,9 +47,10 @@ def load_weights(
     """Fill every linear, parameter and persistent buffer of `model` from the checkpoint.
 
     A linear becomes an `Int4Linear` if the checkpoint holds it as INT4 or is to be quantised.
-    Tensors whose names start with one of `unused` are skipped. One dense weight at a time is in
-    memory. Raises CheckpointError for any other tensor that is left over, for a missing tensor and
-    for a wrong shape; UnsupportedError for a quantisation that is not read.
+    Tensors whose names start with one of `unused` are skipped, and so are zeros that AutoGPTQ
+    stores as the bias of a linear without one. One dense weight at a time is in memory. Raises
+    CheckpointError for any other tensor that is left over, for a missing tensor and for a wrong
+    shape; UnsupportedError for a quantisation that is not read.
     """
     used = _fill_int4(model, checkpoint, prefix, dtype)
     for name, current in model.state_dict().items():
@@ -57,8 +60,17 @@ def load_weights(
         used.add(tensor_name)
         assign(model, name, read_tensor(checkpoint, tensor_name, current.shape, dtype))
     unknown = [n for n in checkpoint.names() if n not in used and not n.startswith(unused)]
+    unknown = [n for n in unknown if not n.endswith(BIAS) or checkpoint.tensor(n).any()]
     if unknown:
         raise CheckpointError(f"{checkpoint.directory}: unknown tensors {', '.join(unknown[:5])}")
+
+
+def name_prefix(checkpoint: Checkpoint, prefixes: Sequence[str]) -> str:
+    """Return which of `prefixes` the names of a checkpoint have. Raises CheckpointError."""
+    for prefix in prefixes:
+        if f"{prefix}{TABLE}" in checkpoint:
+            return prefix
+    raise CheckpointError(f"{checkpoint.directory}: no {prefixes[0]}{TABLE}")
 
 
 def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
@@ -82,7 +94,8 @@ def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
                     f"config.json says {list(expected.shape)}"
                 )
         else:
-            raise CheckpointError(f"{checkpoint.directory}: tensor {tensor_name!r} is missing")
+            why = ": a base model saved without its head" if tensor_name == LM_HEAD else ""
+            raise CheckpointError(f"{checkpoint.directory}: tensor {tensor_name!r} is missing{why}")
 
 
 def duplicate_tables(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
@@ -92,7 +105,7 @@ def duplicate_tables(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
     """
     if LM_HEAD not in checkpoint:
         return ()
-    table = checkpoint.tensor(f"{prefix}embed_tokens.weight")
+    table = checkpoint.tensor(f"{prefix}{TABLE}")
     if not torch.equal(table, checkpoint.tensor(LM_HEAD)):
         raise CheckpointError(
             f"{checkpoint.directory}: config.json ties the embeddings, "
@@ -102,7 +115,7 @@ def duplicate_tables(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
 
 
 def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:
-    """Give the linears of all layers random INT4 weights and all tables random rows.
+    """Give the linears of all layers random INT4 weights and biases, and all tables random rows.
 
     Output tables are dense, as in released INT4 checkpoints. Under a fake-tensor mode nothing is
     allocated.
@@ -110,7 +123,13 @@ def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.startswith(LAYERS):
             weight = random_int4(module.out_features, module.in_features, group_size, dtype)
-            replace_linear(model, name, Int4Linear(weight, dtype))
+            replace_linear(model, name, _int4_linear(weight, module, dtype))
+            if module.bias is not None:
+                assign(
+                    model,
+                    f"{name}.bias",
+                    DUMMY_BIAS * torch.randn(module.out_features, dtype=dtype),
+                )
         elif isinstance(module, nn.Linear | nn.Embedding):
             embeds = isinstance(module, nn.Embedding)
             scale = module.weight.shape[1] ** -0.5 * (DUMMY_EMBEDDING if embeds else 1)
@@ -190,8 +209,14 @@ def _fill_int4(
             weight = _quantise_on_load(checkpoint, f"{linear}.weight", module, dtype)
         if weight is not None:
             check_shape(checkpoint, linear, weight.shape, (module.out_features, module.in_features))
-            replace_linear(model, name, Int4Linear(weight, dtype))
+            replace_linear(model, name, _int4_linear(weight, module, dtype))
     return used
+
+
+def _int4_linear(weight: Int4Weight, linear: nn.Linear, dtype: torch.dtype) -> nn.Module:
+    """Return what replaces `linear`, whose bias, if it has one, is still to be filled."""
+    product = Int4Linear(weight, dtype)
+    return product if linear.bias is None else Biased(product, linear.bias.detach())
 
 
 def _quantise_on_load(

@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -19,7 +18,13 @@ from eagle_aot.targets.decoder.layer import GatedMLP, ResidualLayer, add_branch
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
-from eagle_aot.targets.decoder.weights import LM_HEAD, check_sizes, duplicate_tables, load_weights
+from eagle_aot.targets.decoder.weights import (
+    LM_HEAD,
+    check_sizes,
+    duplicate_tables,
+    load_weights,
+    name_prefix,
+)
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
@@ -184,7 +189,7 @@ def _linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
 def load_gemma4(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> Gemma4Target:
     """Load the decoder of `checkpoint` on the host; linears are INT4 where the checkpoint is."""
     config = Gemma4Config.from_hf(checkpoint.config)
-    prefix = name_prefix(checkpoint)
+    prefix = name_prefix(checkpoint, PREFIXES)
     unused = NOT_TEXT
     if checkpoint.int4(LM_HEAD) is not None:  # tied before the tables were quantised apart
         config = replace(config, tie_word_embeddings=False)
@@ -195,11 +200,3 @@ def load_gemma4(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -
     target = Gemma4Target(config, dtype, caches)
     load_weights(target, checkpoint, prefix, unused, dtype)
     return target.eval()
-
-
-def name_prefix(checkpoint: Checkpoint) -> str:
-    """Return the prefix of `embed_tokens.weight` in this checkpoint's tensor names."""
-    for prefix in PREFIXES:
-        if f"{prefix}embed_tokens.weight" in checkpoint:
-            return prefix
-    raise CheckpointError(f"{checkpoint.directory}: no {PREFIXES[0]}embed_tokens.weight")

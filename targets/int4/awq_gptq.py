@@ -25,9 +25,9 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.weight import Int4Weight, bytes_of_codes, bytes_of_words, codes_of_words
 
-AWQ_SUFFIXES = ("qweight", "qzeros", "scales", "bias")
+AWQ_SUFFIXES = ("qweight", "qzeros", "scales")
 AWQ_NIBBLE_OF_COLUMN = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
-GPTQ_SUFFIXES = ("qweight", "qzeros", "scales", "g_idx", "bias")
+GPTQ_SUFFIXES = ("qweight", "qzeros", "scales", "g_idx")
 GPTQ_ZERO_OFFSET = {"gptq": 1, "gptq_v2": 0}
 VERSION_KEYS = ("checkpoint_format", "format")
 BITS_KEYS = ("bits", "w_bit", "wbits")
@@ -58,7 +58,6 @@ def read_awq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     columns, rows = words.shape[0], 8 * words.shape[1]
     scales = _read_scales(checkpoint, module, rows, columns)
     zeros = _unpack_awq(_read_zeros(checkpoint, module, scales))
-    _check_bias(checkpoint, module)
     qdata = bytes_of_codes(_unpack_awq(words).t()).contiguous()
     return Int4Weight(qdata, scales.contiguous(), zeros.float())
 
@@ -114,7 +113,6 @@ def read_gptq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     scales = _read_scales(checkpoint, module, rows, columns)
     zeros = _gptq_zeros(checkpoint, module, scales)
     _check_gptq_order(checkpoint, module, columns, columns // len(scales))
-    _check_bias(checkpoint, module)
     return Int4Weight(
         qdata=bytes_of_words(words.t()), scale=scales.contiguous(), zero_point=zeros.float()
     )
@@ -206,10 +204,3 @@ def _read_zeros(checkpoint: Checkpoint, module: str, scales: Tensor) -> Tensor:
             f"{module}.qzeros: {list(words.shape)} for scales {list(scales.shape)}"
         )
     return words
-
-
-def _check_bias(checkpoint: Checkpoint, module: str) -> None:
-    """Raise UnsupportedError for a bias that is not zero; some writers add biases of zeros."""
-    name = f"{module}.bias"
-    if name in checkpoint and checkpoint.tensor(name).any():
-        raise UnsupportedError(f"{name}: biases of INT4 linears are not supported")

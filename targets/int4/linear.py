@@ -126,11 +126,33 @@ class PackedInt4Linear(PackedModule):
 class PackedProjections(PackedModule):
     """Several linears of one input as one, such as q, k and v, with their rows concatenated."""
 
-    def __init__(self, weights: Sequence[Int4Weight], multiprocessors: int) -> None:
-        """All weights have one group size and number of digits. Raises as `PackedModule`."""
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        weights: Sequence[Int4Weight],
+        multiprocessors: int,
+        biases: Sequence[Tensor | None] = (),
+    ) -> None:
+        """All weights have one group size and number of digits; `biases` [N] are of the scales'
+        dtype, or None. Raises as `PackedModule`."""
         super().__init__(concatenate(weights), multiprocessors)
         ends = [0, *accumulate(weight.shape[0] for weight in weights)]
         self.columns = tuple(slice(first, end) for first, end in pairwise(ends))
+        bias = self.scales.new_zeros(self.out_features)
+        for columns, values in zip(self.columns, biases, strict=False):
+            if values is not None:
+                bias[columns] = values
+        has_bias = any(values is not None for values in biases)
+        self.register_parameter("bias", _frozen(bias) if has_bias else None)
+
+    def product(self, x: Tensor) -> Tensor:
+        product = super().product(x)
+        return product if self.bias is None else product + self.bias
+
+    def parts(self, x: Tensor) -> Tensor:
+        """Multiply as `PackedModule` does; with a bias there is a single part, [1, 1, M, N]."""
+        return super().parts(x) if self.bias is None else self.product(x).unsqueeze(0)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Multiply `x` bfloat16 [1, M, K]: [1, M, N] for each linear, views of one tensor."""

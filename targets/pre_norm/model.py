@@ -1,10 +1,11 @@
-"""The decoder of Llama and Qwen3, written to be exported, and how its checkpoints are read.
+"""The decoder of Llama and its relatives, written to be exported, and how its checkpoints are read.
 
-Two norms per layer, each before its branch; grouped-query attention with fully rotated heads; a
-SiLU-gated MLP; no biases. Modules have the names of Hugging Face checkpoints.
+Two norms per layer, each before its branch; grouped-query attention; a SiLU-gated MLP; biases where
+the config names them. Modules have the names of Hugging Face checkpoints.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +18,17 @@ from eagle_aot.targets.decoder.layer import GatedMLP, ResidualLayer, add_branch
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
-from eagle_aot.targets.decoder.weights import check_sizes, duplicate_tables, load_weights
+from eagle_aot.targets.decoder.weights import (
+    check_sizes,
+    duplicate_tables,
+    load_weights,
+    name_prefix,
+)
 from eagle_aot.targets.pre_norm.config import SLIDING, PreNormConfig
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
-PREFIX = "model."
+PREFIXES = ("model.", "")
+"""Tensor name prefixes: a causal language model, and a base model saved without its head."""
 COMPUTED = ".rotary_emb.inv_freq"
 """Suffix of tables that old checkpoints store and that are computed here."""
 
@@ -36,10 +43,11 @@ class PreNormAttention(CachedAttention):
         self.heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.scale = config.head_dim, config.head_dim**-0.5
         q_width, kv_width = self.heads * self.head_dim, kv_heads * self.head_dim
-        self.q_proj = linear(config.hidden_size, q_width, dtype)
-        self.k_proj = linear(config.hidden_size, kv_width, dtype)
-        self.v_proj = linear(config.hidden_size, kv_width, dtype)
-        self.o_proj = linear(q_width, config.hidden_size, dtype)
+        hidden, biased = config.hidden_size, config.biased
+        self.q_proj = linear(hidden, q_width, dtype, "q_proj" in biased)
+        self.k_proj = linear(hidden, kv_width, dtype, "k_proj" in biased)
+        self.v_proj = linear(hidden, kv_width, dtype, "v_proj" in biased)
+        self.o_proj = linear(q_width, hidden, dtype, "o_proj" in biased)
         self.q_norm, self.k_norm = (self._head_norm(config, dtype) for _ in "qk")
         self.v_norm = nn.Identity()
         window = config.sliding_window if kind == SLIDING else 0
@@ -61,14 +69,14 @@ class PreNormLayer(ResidualLayer):
     ) -> None:
         super().__init__()
         self.kind = kind
-        hidden, inner = config.hidden_size, config.intermediate_size
+        hidden, inner, biased = config.hidden_size, config.intermediate_size, config.biased
         self.input_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
         self.self_attn = self.attention(config, kind, dtype, caches)
         self.post_attention_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
         self.mlp = GatedMLP(
-            gate_proj=linear(hidden, inner, dtype),
-            up_proj=linear(hidden, inner, dtype),
-            down_proj=linear(inner, hidden, dtype),
+            gate_proj=linear(hidden, inner, dtype, "gate_proj" in biased),
+            up_proj=linear(hidden, inner, dtype, "up_proj" in biased),
+            down_proj=linear(inner, hidden, dtype, "down_proj" in biased),
             activation="silu",
         )
 
@@ -122,24 +130,33 @@ class PreNormDecoder(TapDecoder):
         return cast(self.output_product(normed), torch.float32)
 
 
-def linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
-    """Make a linear without a bias and without storage."""
-    return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device=META)
+def linear(inputs: int, outputs: int, dtype: torch.dtype, bias: bool = False) -> nn.Linear:
+    """Make a linear without storage."""
+    return nn.Linear(inputs, outputs, bias=bias, dtype=dtype, device=META)
+
+
+Decoder = TypeVar("Decoder", bound=PreNormDecoder)
 
 
 def load_pre_norm(
-    read_config: Callable[[ConfigSection], PreNormConfig],
+    read_config: Callable[[ConfigSection, int], PreNormConfig],
+    decoder: type[Decoder],
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     caches: CacheSpec,
-) -> PreNormDecoder:
-    """Load the decoder of `checkpoint` on the host; linears are INT4 where the checkpoint is."""
-    config = read_config(checkpoint.config)
+) -> Decoder:
+    """Load the decoder of `checkpoint` on the host; linears are INT4 where the checkpoint is.
+
+    `read_config` takes the config and `max_seq_len`; `decoder` is the class with the modules that
+    the checkpoint stores.
+    """
+    config = read_config(checkpoint.config, caches.max_seq_len)
+    prefix = name_prefix(checkpoint, PREFIXES)
     unused = tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
     if config.tie_word_embeddings:
-        unused += duplicate_tables(checkpoint, PREFIX)
+        unused += duplicate_tables(checkpoint, prefix)
     with torch.device("meta"):
-        check_sizes(PreNormDecoder(config, dtype, caches), checkpoint, PREFIX)
-    target = PreNormDecoder(config, dtype, caches)
-    load_weights(target, checkpoint, PREFIX, unused, dtype)
+        check_sizes(decoder(config, dtype, caches), checkpoint, prefix)
+    target = decoder(config, dtype, caches)
+    load_weights(target, checkpoint, prefix, unused, dtype)
     return target.eval()

@@ -38,7 +38,7 @@ except ImportError as error:
 from eagle_aot.targets.weight_files.protocol import TensorStorage
 
 LLAMA = "llama"
-ARCHITECTURES = ("gemma4", LLAMA, "qwen3")
+ARCHITECTURES = ("gemma4", LLAMA, "qwen2", "qwen3")
 """Architectures whose conversion is known; others also shift norms or reorder rows."""
 
 TOP = ("model.embed_tokens", "model.norm", "lm_head")
@@ -57,10 +57,10 @@ INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_1: read_q4_1, Type.Q4_K: read_q4_k
 COMPUTED = "rope_freqs.weight"
 """A table that llama.cpp stores and that can be computed from the config."""
 INTERLEAVED = {
-    ".self_attn.q_proj.weight": "attention.head_count",
-    ".self_attn.k_proj.weight": "attention.head_count_kv",
+    ".self_attn.q_proj": "attention.head_count",
+    ".self_attn.k_proj": "attention.head_count_kv",
 }
-"""Name suffixes of weights with interleaved rows, and the keys of their numbers of heads."""
+"""Name suffixes of linears with interleaved rows, and the keys of their numbers of heads."""
 
 
 class GgufFile:
@@ -127,7 +127,8 @@ class GgufFile:
 
     def _row_order(self, name: str) -> Tensor | None:
         """Return the stored row of each Hugging Face row, int64 [N]; None if rows are in order."""
-        suffix = next((end for end in INTERLEAVED if name.endswith(end)), None)
+        linear = name.rpartition(".")[0]
+        suffix = next((end for end in INTERLEAVED if linear.endswith(end)), None)
         if self.architecture != LLAMA or suffix is None:
             return None
         rows, heads = self.shape(name)[0], self._count(INTERLEAVED[suffix])
@@ -191,8 +192,9 @@ def hugging_face_names(architecture: str, num_layers: int) -> dict[str, str]:
     modules += [f"model.layers.{i}.{module}" for i in range(num_layers) for module in PER_LAYER]
     gguf_names = {module: names.get_name(module) for module in modules}
     return {
-        f"{gguf_name}.weight": module if module.endswith(WITHOUT_WEIGHT) else f"{module}.weight"
+        f"{gguf_name}{suffix}": module if module.endswith(WITHOUT_WEIGHT) else f"{module}{suffix}"
         for module, gguf_name in gguf_names.items()
+        for suffix in (".weight", ".bias")
         if gguf_name is not None
     }
 

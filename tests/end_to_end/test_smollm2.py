@@ -23,7 +23,7 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
-from eagle_aot.targets.llama import SMOLLM2_135M, read_config
+from eagle_aot.targets.llama import SMOLLM2_135M, read_llama
 
 SMOLLM2_DIR = "SMOLLM2_DIR"
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -61,7 +61,7 @@ def tokenizer(directory: Path) -> Tokenizer:
 
 def test_config_is_the_published_geometry(directory: Path) -> None:
     checkpoint = Checkpoint(directory)
-    found = read_config(checkpoint.config)
+    found = read_llama(checkpoint.config, 64)
     assert found.rms_norm_eps == pytest.approx(SMOLLM2_135M.rms_norm_eps)  # float32 in the file
     assert replace(found, rms_norm_eps=SMOLLM2_135M.rms_norm_eps) == SMOLLM2_135M
     assert checkpoint.config.count("max_position_embeddings") == 8192

@@ -1,5 +1,6 @@
-"""Random Llama and Qwen3 checkpoints, and rotary frequencies, as transformers makes them."""
+"""Random checkpoints of pre-norm families, and rotary frequencies, as transformers makes them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,13 @@ from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -16,7 +23,14 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from support.gemma_oracle import VOCAB
 
-FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (partial(MistralConfig, sliding_window=None), MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+STACKED = {"phi3": (partial(Phi3Config, pad_token_id=None), Phi3ForCausalLM)}
+"""Families whose checkpoints have other names of linears."""
 LLAMA3_ROPE: dict[str, Any] = {
     "rope_type": "llama3",
     "rope_theta": 1000.0,
@@ -46,15 +60,17 @@ GEOMETRY: dict[str, Any] = {
 
 
 def random_pre_norm(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
-    """Return a float32 model in which every norm weight matters."""
+    """Return a float32 model in which every norm weight and every bias matters."""
     torch.manual_seed(seed)
     geometry = {k: dict(v) if isinstance(v, dict) else v for k, v in (GEOMETRY | changes).items()}
-    kind, model_kind = FAMILIES[family]
+    kind, model_kind = (FAMILIES | STACKED)[family]
     model = model_kind(kind(attn_implementation="eager", **geometry)).float().eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if "norm" in name:
                 tensor.uniform_(0.5, 1.5)
+            elif name.endswith(".bias"):
+                tensor.normal_()
             else:
                 tied = geometry["tie_word_embeddings"] or "embed_tokens" not in name
                 tensor.normal_(std=tensor.shape[1] ** -0.5 if tied else 1)

@@ -121,13 +121,6 @@ def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
         read(tmp_path, tensors, AWQ)
 
 
-def test_a_nonzero_bias_is_refused(tmp_path: Path) -> None:
-    tensors = awq(rounded(torch.randn(16, 64), 32))
-    read(tmp_path, tensors | {"bias": torch.zeros(16)}, AWQ)
-    with pytest.raises(UnsupportedError, match=r"proj\.bias: biases"):
-        read(tmp_path, tensors | {"bias": torch.ones(16)}, AWQ)
-
-
 @pytest.mark.parametrize(("config", "message"), [
     (AWQ | {"bits": 8}, "AWQ with 8 bits"),
     (AWQ | {"version": "gemv"}, "AWQ version 'gemv'"),

@@ -80,7 +80,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_a_bare_gguf_computes_what_transformers_computes(
     tmp_path: Path, family: str, tied: bool
 ) -> None:

@@ -122,9 +122,9 @@ def test_heads_that_do_not_fit_are_refused(
 
 
 def test_missing_unknown_and_misshapen_tensors_are_named(directory: Path) -> None:
-    unknown = "model.layers.2.self_attn.q_proj.bias"
+    unknown = "model.layers.2.self_attn.o_proj.bias"
     edit_tensors(directory, lambda t: t.update({unknown: torch.ones(1)}))
-    with pytest.raises(CheckpointError, match=r"unknown tensors .*2\.self_attn\.q_proj\.bias"):
+    with pytest.raises(CheckpointError, match=r"unknown tensors .*2\.self_attn\.o_proj\.bias"):
         load_target(directory, 16)
     edit_tensors(directory, lambda t: (t.pop(unknown), t.pop(UP_PROJ)))
     with pytest.raises(CheckpointError, match=f"tensor '{UP_PROJ}' is missing"):
@@ -256,13 +256,11 @@ def test_missing_rope_parameters_default_to_the_published_ones(gemma: Path) -> N
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"attention_bias": True}, "attention_bias is not supported: linears have no bias"),
-    ({"mlp_bias": True}, "mlp_bias is not supported: linears have no bias"),
     ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
-    ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
-    ({"model_type": "qwen2"}, r"model_type 'qwen2' \(its q, k and v have biases\); known: g"),
+    ({"rope_parameters": {"rope_type": "axial"}}, "rope type 'axial' is not supported"),
+    ({"model_type": "olmo2"}, r"model_type 'olmo2' \(its norms follow the branches, .*; known: g"),
     ({"model_type": "qwen3_moe"}, r"model_type 'qwen3_moe' \(its layers have experts\); kno"),
-    ({"model_type": "mamba"}, "model_type 'mamba'; known: .*, qwen3, llama$"),
+    ({"model_type": "mamba"}, "model_type 'mamba'; known: .*, qwen3, qwen2, llama, mistral, phi3$"),
 ])  # fmt: skip
 def test_unsupported_math_is_refused_by_name(
     pre_norm: Path, changes: dict[str, Any], message: str
@@ -274,7 +272,7 @@ def test_unsupported_math_is_refused_by_name(
 
 def test_a_checkpoint_of_another_family_than_requested_is_refused(pre_norm: Path) -> None:
     family = pre_norm.name
-    requested = {"llama": "qwen3-8b", "qwen3": "llama-3.1-8b"}[family]
+    requested = "llama-3.1-8b" if family == "qwen3" else "qwen3-8b"
     with pytest.raises(UnsupportedError, match=f"model_type '{family}', not .*-model auto"):
         get_target(requested).load(
             Checkpoint(pre_norm), torch.float32, CacheSpec(16, torch.float32)
@@ -312,7 +310,8 @@ def test_the_older_rope_spelling_is_read_alike(tmp_path: Path) -> None:
 def test_qwens_layer_types_must_agree_with_other_keys(tmp_path: Path) -> None:
     directory = save(random_pre_norm("qwen3"), tmp_path)
     sliding = ["sliding_attention", *["full_attention"] * 3]
-    for changes in ({"layer_types": sliding}, {"layer_types": ["full_attention"]}):
+    listed = {"layer_types": sliding, "use_sliding_window": False}
+    for changes in (listed, {"layer_types": ["full_attention"]}):
         edit_config(directory, **changes)
         with pytest.raises(CheckpointError, match="layer_types disagrees with num_hidden_layers"):
             load_target(directory, 16)
@@ -321,6 +320,48 @@ def test_qwens_layer_types_must_agree_with_other_keys(tmp_path: Path) -> None:
         load_target(directory, 16)
     edit_config(directory, layer_types=["mamba", *sliding[1:]])
     with pytest.raises(UnsupportedError, match="layer type 'mamba'"):
+        load_target(directory, 16)
+
+
+def test_listed_sliding_layers_slide_without_a_flag(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", *["full_attention"] * 3]
+    sliding: dict[str, Any] = {
+        "layer_types": kinds,
+        "use_sliding_window": True,
+        "sliding_window": 8,
+    }
+    directory = save(random_pre_norm("qwen3", **sliding), tmp_path)
+    expected = run_in_chunks(load_target(directory, 32), random_tokens(30), [9])[0]
+    edit_config(directory, use_sliding_window=None)
+    assert load_target(directory, 32).sliding_window == 8
+    assert torch.equal(
+        run_in_chunks(load_target(directory, 32), random_tokens(30), [9])[0], expected
+    )
+    edit_config(directory, layer_types=["full_attention"] * 4, sliding_window=None)
+    assert load_target(directory, 32).sliding_window == 0
+
+
+def test_a_bias_of_zeros_is_skipped_where_a_linear_has_none(pre_norm: Path) -> None:
+    """AutoGPTQ writes one for every linear."""
+    before = run_in_chunks(load_target(pre_norm, 16), random_tokens(5), [5])[0]
+    zeros = {"model.layers.0.self_attn.o_proj.bias": torch.zeros(32)}
+    edit_tensors(pre_norm, lambda tensors: tensors.update(zeros))
+    assert torch.equal(run_in_chunks(load_target(pre_norm, 16), random_tokens(5), [5])[0], before)
+    edit_tensors(pre_norm, lambda tensors: tensors[next(iter(zeros))][3].add_(1))
+    with pytest.raises(CheckpointError, match=r"unknown tensors .*o_proj\.bias"):
+        load_target(pre_norm, 16)
+
+
+@pytest.mark.parametrize(("family", "name"), [("qwen2", "k_proj"), ("llama", "down_proj")])
+def test_a_missing_or_misshapen_bias_is_named(tmp_path: Path, family: str, name: str) -> None:
+    directory = save(random_pre_norm(family, mlp_bias=True), tmp_path)
+    branch = "mlp" if name == "down_proj" else "self_attn"
+    bias = f"model.layers.2.{branch}.{name}.bias"
+    edit_tensors(directory, lambda tensors: tensors.update({bias: torch.ones(3)}))
+    with pytest.raises(CheckpointError, match=rf"{name}\.bias is \[3\], config\.json says \[32\]"):
+        load_target(directory, 16)
+    edit_tensors(directory, lambda tensors: tensors.pop(bias))
+    with pytest.raises(CheckpointError, match=rf"{name}\.bias' is missing"):
         load_target(directory, 16)
 
 

@@ -89,7 +89,7 @@ def sizes(config: DFlashConfig) -> Facts:
     fields = asdict(config)
     layers = fields.pop("layers")
     rope = layers.pop("rope")
-    del layers["tie_word_embeddings"], layers["qk_norm"], fields["tap_layers"]
+    del layers["tie_word_embeddings"], layers["qk_norm"], layers["biased"], fields["tap_layers"]
     layers["layer_types"] = list(layers["layer_types"])
     return {**layers, **fields, "rope_theta": rope["theta"], "rope_type": rope["rope_type"]}
 

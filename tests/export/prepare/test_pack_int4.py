@@ -21,9 +21,9 @@ from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.linear import PackedModule
 from eagle_aot.targets.int4.weight import random_int4
 from eagle_aot.targets.llama import LLAMA
-from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig
+from eagle_aot.targets.pre_norm.config import ATTENTION, FULL, MLP, QKV, PreNormConfig
 from eagle_aot.targets.pre_norm.model import PreNormDecoder
-from eagle_aot.targets.qwen3 import QWEN3
+from eagle_aot.targets.qwen import QWEN3
 from support.gemma_oracle import run_in_chunks
 from support.pairs import dummy, load, tiny_graphs
 
@@ -85,6 +85,22 @@ def test_a_packed_target_has_the_same_outputs(name: str) -> None:
     assert kinds.count("PackedInt4Linear") == 2 * layers
     assert not any(isinstance(m, Int4Linear) for m in target.modules())
     assert_same_outputs(target, expected)
+
+
+@pytest.mark.parametrize("biased", [QKV, ("k_proj",), (*ATTENTION, *MLP), ("o_proj", "up_proj")])
+def test_biases_are_added_after_packing(biased: tuple[str, ...]) -> None:
+    """Queries, keys and values are one product with one bias; a gated unit with a bias is two."""
+    target = random_target(replace(LLAMA.published[1].config, biased=biased))
+    expected, layers = outputs(target), target.num_hidden_layers
+    target = pack_int4(target, 132)
+    kinds = [type(module).__name__ for module in packed_modules(target).values()]
+    assert kinds.count("PackedProjections") == layers
+    assert kinds.count("PackedGatedInt4") == (0 if "up_proj" in biased else layers)
+    assert_same_outputs(target, expected)
+    for name, tensor in tensors(target).items():
+        if name.endswith("bias"):
+            tensor.data.add_(1)
+    assert not torch.equal(outputs(target)[0], expected[0])
 
 
 def test_no_linear_outlives_its_packing(target: Gemma4Target) -> None:

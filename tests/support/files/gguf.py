@@ -34,7 +34,7 @@ class GgufModel:
 
     def add(self, name: str, tensor: Tensor, kind: Type = Type.F32) -> None:
         """Add a tensor under its Hugging Face name, in a type that the package can write."""
-        stored = self._names.get_name(name, try_suffixes=(".weight",))
+        stored = self._names.get_name(name, try_suffixes=(".weight", ".bias"))
         if name.endswith("layer_scalar"):
             stored = f"{stored}.weight"
         assert stored is not None, name

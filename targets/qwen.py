@@ -1,0 +1,145 @@
+"""Dense Qwen2.5 and Qwen3 decoders: their config.json, and the geometry of published models."""
+
+from functools import partial
+
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
+from eagle_aot.targets.decoder.rope import Rope
+from eagle_aot.targets.family import Family, Published
+from eagle_aot.targets.pre_norm.config import (
+    ATTENTION,
+    FULL,
+    QKV,
+    SLIDING,
+    PreNormConfig,
+    read_pre_norm,
+)
+from eagle_aot.targets.pre_norm.model import PreNormDecoder, load_pre_norm
+
+HEAD_DIM = 128  # of Qwen3, if config.json has none; it need not be hidden size / heads
+MAX_WINDOW_LAYERS = 28  # if config.json has none
+
+
+def read_qwen3(config: ConfigSection, max_seq_len: int) -> PreNormConfig:
+    """Read a config.json. Raises CheckpointError and UnsupportedError."""
+    kinds = layer_types(config)
+    return read_pre_norm(
+        config,
+        max_seq_len,
+        model_type="qwen3",
+        qk_norm=True,
+        biased=ATTENTION if config.flag("attention_bias") else (),
+        head_dim=HEAD_DIM,
+        layer_types=kinds,
+        sliding_window=config.count("sliding_window") if SLIDING in kinds else 0,
+    )
+
+
+def read_qwen2(config: ConfigSection, max_seq_len: int) -> PreNormConfig:
+    """Read a config.json, which does not mention the biases of q, k and v. Raises CheckpointError
+    and UnsupportedError."""
+    kinds = layer_types(config)
+    return read_pre_norm(
+        config,
+        max_seq_len,
+        model_type="qwen2",
+        qk_norm=False,
+        biased=QKV,
+        layer_types=kinds,
+        sliding_window=config.count("sliding_window") if SLIDING in kinds else 0,
+    )
+
+
+def layer_types(config: ConfigSection) -> tuple[str, ...]:
+    """Return each layer's type: listed, or sliding from layer `max_window_layers` on.
+
+    Layers slide only if the config has `use_sliding_window`, or lists them and does not deny it.
+    """
+    layers = config.count("num_hidden_layers", most=MAX_LAYERS)
+    slides = config.flag("use_sliding_window")
+    if not config.has("layer_types"):
+        full = config.count("max_window_layers", MAX_WINDOW_LAYERS) if slides else layers
+        return (FULL,) * min(full, layers) + (SLIDING,) * (layers - full)
+    kinds = config.texts("layer_types")
+    denied = config.has("use_sliding_window") and not slides
+    if len(kinds) != layers or (SLIDING in kinds and denied):
+        raise CheckpointError(
+            f"{config.where}: layer_types disagrees with num_hidden_layers or use_sliding_window"
+        )
+    if unknown := set(kinds) - {FULL, SLIDING}:
+        raise UnsupportedError(f"{config.where}: layer type {unknown.pop()!r}")
+    return kinds
+
+
+def published_qwen3(
+    size: str, *, hidden: int, layers: int, heads: int, inner: int, tied: bool = False
+) -> Published:
+    """Make the entry of a published size.
+
+    0.6B, 4B and 8B are from copies of the published configs, the others from general knowledge.
+    """
+    config = PreNormConfig(
+        vocab_size=151936,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        layer_types=(FULL,) * layers,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-6,
+        rope=Rope(theta=1e6),
+        tie_word_embeddings=tied,
+        qk_norm=True,
+    )
+    return Published(f"qwen3-{size.lower()}", f"Qwen/Qwen3-{size}", config)
+
+
+def published_qwen2_5(
+    size: str, *, hidden: int, layers: int, kv_heads: int, inner: int, head_dim: int = 128
+) -> Published:
+    """Make the entry of a published size of Qwen2.5, from general knowledge."""
+    small = hidden <= 2048
+    config = PreNormConfig(
+        vocab_size=151936 if hidden < 3584 else 152064,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        layer_types=(FULL,) * layers,
+        num_attention_heads=hidden // head_dim,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=1e-6,
+        rope=Rope(theta=1e6),
+        tie_word_embeddings=small,
+        qk_norm=False,
+        biased=QKV,
+    )
+    return Published(f"qwen2.5-{size.lower()}", f"Qwen/Qwen2.5-{size}-Instruct", config)
+
+
+QWEN3 = Family(
+    model_types=("qwen3",),
+    load=partial(load_pre_norm, read_qwen3, PreNormDecoder),
+    decoder=PreNormDecoder,
+    published=(
+        published_qwen3("0.6B", hidden=1024, layers=28, heads=16, inner=3072, tied=True),
+        published_qwen3("1.7B", hidden=2048, layers=28, heads=16, inner=6144, tied=True),
+        published_qwen3("4B", hidden=2560, layers=36, heads=32, inner=9728, tied=True),
+        published_qwen3("8B", hidden=4096, layers=36, heads=32, inner=12288),
+        published_qwen3("14B", hidden=5120, layers=40, heads=40, inner=17408),
+        published_qwen3("32B", hidden=5120, layers=64, heads=64, inner=25600),
+    ),
+)
+
+QWEN2 = Family(
+    model_types=("qwen2",),
+    load=partial(load_pre_norm, read_qwen2, PreNormDecoder),
+    decoder=PreNormDecoder,
+    published=(
+        published_qwen2_5("0.5B", hidden=896, layers=24, kv_heads=2, inner=4864, head_dim=64),
+        published_qwen2_5("1.5B", hidden=1536, layers=28, kv_heads=2, inner=8960),
+        published_qwen2_5("3B", hidden=2048, layers=36, kv_heads=2, inner=11008),
+        published_qwen2_5("7B", hidden=3584, layers=28, kv_heads=4, inner=18944),
+        published_qwen2_5("14B", hidden=5120, layers=48, kv_heads=8, inner=13824),
+        published_qwen2_5("32B", hidden=5120, layers=64, kv_heads=8, inner=27648),
+    ),
+)
