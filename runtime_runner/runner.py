@@ -66,7 +66,9 @@ class Runner:
         self.constants = constants
         self.drafter = drafter
         self.target = TargetMethods(executor, constants, can_copy_rows=can_copy_rows, images=images)
-        self.reader = PromptReader(directory, images, constants.max_prefill_chunk)
+        self.reader = PromptReader(
+            directory, images, constants.max_prefill_chunk, constants.max_seq_len
+        )
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
         sampler = Sampler(batch, device, length, constants.vocab_size)

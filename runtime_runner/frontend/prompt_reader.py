@@ -23,17 +23,25 @@ AnyPrompt = str | Sequence[int] | Sequence[Message] | TokenizedPrompt
 class PromptReader:
     """Turns prompts into token ids and images."""
 
-    def __init__(self, directory: Path, images: ImageInputs | None, max_rows: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        images: ImageInputs | None,
+        max_rows: int,
+        context: int | None = None,
+    ) -> None:
         """`directory` is the artifact's. `images` says how its prompts contain images, None for
-        text alone. An image takes at most `max_rows` rows of a prompt."""
+        text alone. An image takes at most `max_rows` rows of a prompt, which has less than
+        `context` tokens."""
         self._directory, self._images, self._max_rows = directory, images, max_rows
+        self._context = context
         self.image_reader = None if images is None else ImageReader(directory, images)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The artifact's tokenizer, read when first needed. Raises ArtifactError where there is
         none."""
-        return read_tokenizer(self._directory)
+        return read_tokenizer(self._directory, self._context)
 
     def read(
         self,

@@ -205,3 +205,20 @@ def test_a_decoder_that_panics_is_an_error_of_the_artifact(directory: Path) -> N
     tokenizer = read_tokenizer(directory)
     with pytest.raises(ArtifactError, match=r"^the tokenizer cannot decode these tokens"):
         tokenizer.decode(tokenizer.ids("A"))
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = read_tokenizer(directory, 100)
+    longest = max(len(piece.encode()) for piece in OURS.backend.get_vocab())
+    assert tokenizer.max_text_bytes == 100 * longest
+    fitting = "a" * (100 * longest)
+    assert tokenizer.encode(fitting, raw=True) == OURS.encode(fitting, raw=True)
+    monkeypatch.setattr(tokenizer, "backend", None)
+    line = rf"^the prompt has {100 * longest + 1} bytes, too many for the context of 100 tokens"
+    with pytest.raises(PromptError, match=line):
+        tokenizer.encode(fitting + "a", raw=True)
+    for content in ("a" * 4_000_000, "é" * 2_000_000, " a" * 2_000_000):
+        with pytest.raises(PromptError, match="too many for the context"):
+            tokenizer.encode([{"role": "user", "content": content}])

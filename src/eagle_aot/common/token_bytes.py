@@ -1,8 +1,11 @@
-"""The bytes that a token stands for by itself."""
+"""The bytes that a token stands for by itself, and how many one may stand for."""
 
+import json
 import re
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -11,6 +14,10 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")
 """How SentencePiece names a token that is one byte."""
 SPACE = "\u2581"
 """How SentencePiece writes a space."""
+SHRINKING = {"NFC": 3, "NFD": 3, "NFKC": 4, "NFKD": 4, "Prepend": 1}
+"""How many bytes these normalizers make one of at most: the Kelvin sign has 3 bytes, as a K one."""
+KEEPING = {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split"}
+"""Steps before the model that keep each character, unless their behaviour is to remove some."""
 
 
 class TokenBytes:
@@ -48,3 +55,42 @@ def byte_of_character() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in printed]
     characters = [*map(chr, printed), *(chr(0x100 + i) for i in range(len(others)))]
     return dict(zip(characters, [*printed, *others], strict=True))
+
+
+def most_bytes_per_token(backend: "Tokenizer") -> int | None:
+    """Return how many bytes of a text one token stands for at most, so that longer texts have more
+    tokens. None where a step may drop characters, or merge any number of unknown ones."""
+    vocabulary = backend.get_vocab()
+    steps = [*settings_of(backend.pre_tokenizer)]
+    keeps = all(s["type"] in KEEPING and s.get("behavior") != "Removed" for s in steps)
+    strips = any(
+        token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()
+    )
+    shrinking = [shrinks_by(step) for step in settings_of(backend.normalizer)]
+    alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
+    if any(step["type"] == "ByteLevel" for step in steps):
+        alphabet = [*byte_of_character()]
+    elif not getattr(backend.model, "byte_fallback", False):
+        return None
+    if strips or not keeps or None in shrinking or not vocabulary.keys() >= set(alphabet):
+        return None
+    return max(len(piece.encode()) for piece in vocabulary) * prod(filter(None, shrinking))
+
+
+def settings_of(component: Any) -> Iterator[dict[str, Any]]:
+    """Yield the settings of a normalizer or pre-tokenizer, or of the parts of a sequence."""
+    states = [] if component is None else [json.loads(component.__getstate__())]
+    while states:
+        state = states.pop()
+        if state["type"] == "Sequence":
+            states += state.get("normalizers") or state["pretokenizers"]
+        else:
+            yield state
+
+
+def shrinks_by(normalizer: dict[str, Any]) -> int | None:
+    """Return how many bytes a normalizer makes one of at most, None for any number."""
+    if normalizer["type"] == "Replace":
+        before, after = normalizer["pattern"].get("String"), normalizer["content"]
+        return 1 if before is not None and len(before.encode()) <= len(after.encode()) else None
+    return SHRINKING.get(normalizer["type"])

@@ -17,7 +17,7 @@ from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.common.prompts import Message, with_system
 from eagle_aot.common.strict_json import read_object
-from eagle_aot.common.token_bytes import TokenBytes
+from eagle_aot.common.token_bytes import TokenBytes, most_bytes_per_token
 
 if TYPE_CHECKING:
     import tokenizers
@@ -76,13 +76,19 @@ class Tokenizer:
         backend: "tokenizers.Tokenizer",
         special_tokens: Mapping[str, str],
         chat_template: str | None,
+        context: int | None = None,
     ) -> None:
-        """`special_tokens` are those that the template may name: `bos_token`, `eos_token`, ..."""
+        """`special_tokens` are those that the template may name: `bos_token`, `eos_token`, ...
+
+        Texts that are too long for `context` tokens in any case are refused before they are
+        encoded, which takes two seconds for a million characters.
+        """
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
         self.special_tokens = dict(special_tokens)
         self.chat_template = chat_template
+        self._context = context
 
     @property
     def has_template(self) -> bool:
@@ -104,6 +110,12 @@ class Tokenizer:
     def bytes_of(self) -> TokenBytes:
         """The bytes that each token stands for by itself."""
         return TokenBytes(self.backend)
+
+    @cached_property
+    def max_text_bytes(self) -> int | None:
+        """The length of the longest text that may fit the context, None if it is not known."""
+        most = None if self._context is None else most_bytes_per_token(self.backend)
+        return None if most is None or self._context is None else most * self._context
 
     def encode(
         self, prompt: str | Sequence[Message], raw: bool = False, system: str | None = None
@@ -130,11 +142,16 @@ class Tokenizer:
 
     def ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text; `add_special_tokens` adds what the tokenizer puts around
-        every text. Raises PromptError for a text that is not Unicode."""
+        every text. Raises PromptError for a text that is not Unicode, or too long."""
         try:
-            text.encode("utf-8")
+            length = len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
             raise PromptError("the prompt is not valid Unicode text") from error
+        if self.max_text_bytes is not None and length > self.max_text_bytes:
+            raise PromptError(
+                f"the prompt has {length} bytes, too many for the context of {self._context} "
+                "tokens: shorten the prompt or export with a larger --max-seq-len"
+            )
         with library_errors("the tokenizer cannot encode the prompt"):
             (encoding,) = self.backend.encode_batch([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
@@ -190,8 +207,8 @@ class Tokenizer:
         return text
 
 
-def read_tokenizer(directory: Path) -> Tokenizer:
-    """Return the tokenizer in an artifact's directory.
+def read_tokenizer(directory: Path, context: int | None = None) -> Tokenizer:
+    """Return the tokenizer in an artifact's directory; `context` is as in `Tokenizer`.
 
     Raises ArtifactError where there is none, where its files cannot be read, and where they are a
     checkpoint's that mean more than is read here.
@@ -214,7 +231,7 @@ def read_tokenizer(directory: Path) -> Tokenizer:
         raise ArtifactError(
             f"{directory / SETTINGS}: names {missing[0]!r}, which {VOCABULARY} lacks: export again"
         )
-    return Tokenizer(backend, special, template)
+    return Tokenizer(backend, special, template, context)
 
 
 def _read_settings(path: Path) -> TokenizerSettings:

@@ -1,0 +1,61 @@
+"""Prompts are read in parallel: a short one waits neither for long ones nor for images."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from eagle_aot.common.prompts import Message, Prompt
+from eagle_aot.runtime_runner.serve.service import SHORT_TEXT, ServedModel, measured
+
+SECONDS = 5.0
+IMAGE: Message = {
+    "role": "user",
+    "content": [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
+    ],
+}
+LONG: Message = {"role": "user", "content": "a" * (SHORT_TEXT + 1)}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("word", (4, False)),
+        ([1, 2, 3], (0, False)),
+        ([LONG, {"role": "user", "content": "b"}], (SHORT_TEXT + 2, False)),
+        ([IMAGE], (11, True)),
+    ],
+)
+def test_length_and_images_of_prompts(prompt: Prompt, expected: tuple[int, bool]) -> None:
+    assert measured(prompt) == expected
+
+
+@pytest.mark.parametrize("slow", [LONG, IMAGE], ids=["long text", "image"])
+def test_a_short_prompt_waits_for_no_other(slow: Message) -> None:
+    """Of more slow ones than there are threads."""
+    released, running, most = threading.Event(), list[int](), list[int]()
+
+    def read(prompt: Prompt, *, raw: bool) -> Prompt:
+        if prompt == [slow]:
+            running.append(1)
+            most.append(len(running))
+            assert released.wait(SECONDS)
+            running.pop()
+        return prompt
+
+    async def send() -> None:
+        model = ServedModel.__new__(ServedModel)
+        model._reader = SimpleNamespace(read=read)  # type: ignore[assignment]
+        model._long_texts, model._images = asyncio.Semaphore(2), asyncio.Lock()
+        waiting = [asyncio.create_task(model.read([slow], raw=False)) for _ in range(40)]
+        await asyncio.sleep(0.01)
+        short: object = await asyncio.wait_for(model.read("hi", raw=True), SECONDS)
+        assert short == "hi"
+        released.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(send())
+    assert len(most) == 40 and max(most) <= (2 if slow is LONG else 1)
