@@ -47,7 +47,7 @@ def export(spec: ExportSpec) -> None:
     """Write an artifact, and print its directory, size and memory per sequence."""
     started = time.perf_counter()
     from eagle_aot.export import pipeline, resolve
-    from eagle_aot.export.loading.describe_target import report_dense
+    from eagle_aot.export.loading.describe_target import report_stored
     from eagle_aot.export.lowering.backend import untested_gpu_warning
 
     resolved = resolve(spec)
@@ -56,7 +56,7 @@ def export(spec: ExportSpec) -> None:
     if line := untested_gpu_warning(resolved.backend):
         click.echo(line, err=True)
     manifest = pipeline.export(resolved)
-    report_dense(resolved.spec, resolved.dtype)
+    report_stored(resolved.spec, resolved.dtype)
     report_artifact(resolved, manifest)
 
 

@@ -55,12 +55,20 @@ class Checkpoint:
     def quantization(self) -> ConfigSection:
         """The config's section on the quantisation of weights; empty if it has none.
 
+        Multimodal configs may have it in their text's section. compressed-tensors called it
+        `compression_config` at first, and nests it in itself in addition to one on sparsity.
         AutoGPTQ writes it to a file of its own.
         """
         autogptq = self.directory / "quantize_config.json"
-        section = self.config.section("quantization_config")
-        if section.values or not autogptq.is_file():
-            return section
+        for config in (self.config, self.config.section("text_config")):
+            for key in ("quantization_config", "compression_config"):
+                section = config.section(key)
+                nested = section.section("quantization_config")
+                if section.values:
+                    values = {**section.values, **nested.values}
+                    return ConfigSection(values, section.where)
+        if not autogptq.is_file():
+            return ConfigSection({}, self.config.where)
         return ConfigSection({"quant_method": "gptq"} | read_json(autogptq), autogptq)
 
     def files(self) -> list[Path]:

@@ -4,11 +4,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.weights import CODES_PER_WORD, LAYERS, LM_HEAD, TABLE, WEIGHT
+from eagle_aot.targets.decoder.weights import (
+    HALF_BYTES,
+    KV_SCALES,
+    LAYERS,
+    LM_HEAD,
+    TABLE,
+    WEIGHT,
+)
 from eagle_aot.targets.int4.formats import QuantFormat, format_of
 
 INT4, INT8, DENSE = "int4", "int8", "dense"
-HALF_BYTES = 2  # an element in fewer bytes is quantised
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +75,17 @@ def _several_tensors(
 ) -> Iterator[StoredMatrix]:
     """Yield the matrices that are stored as several tensors, in the format `layout`."""
     file_format = checkpoint.quantization.text("quant_method")
-    codes = f".{layout.suffixes[0]}"
+    codes, table = f".{layout.suffixes[0]}", LM_HEAD.removesuffix(WEIGHT)
     for tensor_name in checkpoint.names():
-        if not tensor_name.startswith(prefix + LAYERS) or not tensor_name.endswith(codes):
-            continue
         module = tensor_name.removesuffix(codes)
+        if module == tensor_name or not module.startswith((prefix + LAYERS, table)):
+            continue
         parts = [f"{module}.{suffix}" for suffix in layout.suffixes]
         size = sum(checkpoint.storage(part).bytes for part in parts if part in checkpoint)
-        elements = CODES_PER_WORD * checkpoint.shape(tensor_name).numel()
-        yield StoredMatrix(module.removeprefix(prefix) + WEIGHT, file_format, INT4, size, elements)
+        elements = layout.elements(checkpoint, module)
+        loaded_as = INT4 if layout.bits(checkpoint, module) == 4 else INT8
+        name = module.removeprefix(prefix) + WEIGHT
+        yield StoredMatrix(name, file_format, loaded_as, size, elements)
 
 
 def count_by_format(matrices: Iterable[StoredMatrix]) -> dict[str, int]:
@@ -86,3 +94,15 @@ def count_by_format(matrices: Iterable[StoredMatrix]) -> dict[str, int]:
     for matrix in matrices:
         counts[matrix.loaded_as] += 1
     return counts
+
+
+def ignored_line(checkpoint: Checkpoint) -> str:
+    """Return which stored tensors no target uses; empty if there are none."""
+    scales = [name for name in checkpoint.names() if name.endswith(KV_SCALES)]
+    if not scales:
+        return ""
+    kinds = ", ".join(sorted({name.rpartition(".")[2] for name in scales}))
+    return (
+        f"ignored: {len(scales)} scales of a quantized KV cache ({kinds}), "
+        "the KV cache here is not quantized"
+    )

@@ -21,6 +21,7 @@ from eagle_aot.targets.stored_matrix import (
     INT8,
     StoredMatrix,
     count_by_format,
+    ignored_line,
     stored_matrices,
 )
 
@@ -52,6 +53,7 @@ def describe_target(path: Path) -> Description:
         "context": text.count(CONTEXT) if text.has(CONTEXT) else None,
         "linears": count_by_format(matrix for matrix in matrices if matrix.is_linear),
         "formats": formats(matrices),
+        "ignored": ignored_line(checkpoint).removeprefix("ignored: "),
         "stop_ids": list(read_eos_ids(path)),
         **_tokenizer(path),
     }
@@ -100,6 +102,7 @@ def report(description: Description) -> list[str]:
         "context": description["context"] or "unsaid",
         "linears": linears,
         "formats": "; ".join(map(_format, description["formats"])),
+        "ignored": description["ignored"] or "nothing",
         "stop ids": ", ".join(map(str, description["stop_ids"])) or "none",
         "tokenizer": description["tokenizer"] + (", adds a BOS" if description["adds_bos"] else ""),
         "chat template": "yes" if description["chat_template"] else "none",
@@ -107,16 +110,19 @@ def report(description: Description) -> list[str]:
     return [printable(f"{topic:<22}{fact}") for topic, fact in lines.items()]
 
 
-def report_dense(spec: ExportSpec, dtype: torch.dtype) -> None:
-    """Print on stderr which quantised matrices of a target the export makes dense."""
+def report_stored(spec: ExportSpec, dtype: torch.dtype) -> None:
+    """Print on stderr which quantized matrices of a target the export makes dense, and which
+    tensors it ignores."""
     if spec.is_dummy or spec.target_dir is None:
         return
-    if line := dense_line(spec, spec.target_dir, dtype):
-        click.echo(one_line(line), err=True)
+    path = spec.target_dir
+    for line in (dense_line(spec, path, dtype), ignored_line(Checkpoint(path))):
+        if line:
+            click.echo(one_line(line), err=True)
 
 
 def dense_line(spec: ExportSpec, path: Path, dtype: torch.dtype) -> str:
-    """Return which matrices are quantised in the file but not in the export, with both sizes; empty
+    """Return which matrices are quantized in the file but not in the export, with both sizes; empty
     if there are none."""
     dense = [
         matrix

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.kv_cache import KVCache
@@ -58,7 +59,9 @@ class SharedInput(nn.Module):
 
     def _fits(self, weights: list[Int4Weight], biases: Biases) -> bool:
         """Whether `_pack` takes these weights and biases together."""
-        return len({(weight.group_size, weight.digits) for weight in weights}) == 1
+        formats = {(weight.group_size, weight.digits, weight.order is None) for weight in weights}
+        orders = [weight.order for weight in weights if weight.order is not None]
+        return len(formats) == 1 and all(torch.equal(order, orders[0]) for order in orders)
 
     def _pack(self, weights: list[Int4Weight], biases: Biases, multiprocessors: int) -> nn.Module:
         return PackedProjections(weights, multiprocessors, biases)
@@ -87,6 +90,15 @@ class GatedMLP(SharedInput):
         gate, up = self.project(x)
         return self.down_proj(activate(gate, self.activation) * up)
 
+    def fold_column_order(self) -> None:
+        """Order the rows of `gate_proj` and `up_proj` as `down_proj` stores its columns."""
+        down = self.down_proj.linear if isinstance(self.down_proj, Biased) else self.down_proj
+        if not isinstance(down, Int4Linear) or down.order is None:
+            return
+        for name in self.shared_linears:
+            setattr(self, name, _with_rows(getattr(self, name), down.order))
+        down.order = None
+
     def _fits(self, weights: list[Int4Weight], biases: Biases) -> bool:
         """Whether one kernel computes both, which it does without biases."""
         fit = super()._fits(weights, biases) and weights[0].shape[0] % GATED_ROWS == 0
@@ -95,6 +107,19 @@ class GatedMLP(SharedInput):
     def _pack(self, weights: list[Int4Weight], biases: Biases, multiprocessors: int) -> nn.Module:
         gate, up = weights
         return PackedGatedInt4(gate, up, self.activation, multiprocessors)
+
+
+def _with_rows(linear: nn.Module, rows: Tensor) -> nn.Module:
+    """Return a linear whose outputs are those of `linear` in the order `rows` int64 [N]."""
+    if isinstance(linear, Biased):
+        return Biased(_with_rows(linear.linear, rows), linear.bias[rows])
+    if isinstance(linear, Int4Linear):
+        return Int4Linear(linear.weight.with_rows(rows), linear.scale.dtype)
+    assert isinstance(linear, nn.Linear)
+    linear.weight = nn.Parameter(linear.weight[rows], requires_grad=False)
+    if linear.bias is not None:
+        linear.bias = nn.Parameter(linear.bias[rows], requires_grad=False)
+    return linear
 
 
 class ResidualLayer(nn.Module):

@@ -4,12 +4,14 @@ Modules have the names that checkpoints give them, so a `prefix` is the whole ma
 """
 
 from collections.abc import Sequence
+from statistics import median
 
 import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.layer import GatedMLP
 from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
 from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.quantise import quantise
@@ -23,8 +25,19 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """Dtypes whose values are read as they are."""
 
 WEIGHT, BIAS = ".weight", ".bias"
-CODES_PER_WORD = 8
-"""INT4 codes per int32, in every format that stores a linear as several tensors."""
+KV_SCALES = tuple(
+    f".{name}"
+    for name in (
+        *("k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale"),
+        *("k_zero_point", "v_zero_point", "k_proj.output_scale", "v_proj.output_scale"),
+        *("k_proj.output_zero_point", "v_proj.output_zero_point"),
+    )
+)
+"""Suffixes of the scales of a quantised KV cache; caches here are not quantised."""
+
+MEAN_STEPS = 0.5
+HALF_BYTES = 2
+"""An element in fewer bytes is quantised."""
 
 LM_HEAD, TABLE = "lm_head.weight", "embed_tokens.weight"
 LAYERS = "layers."
@@ -59,8 +72,12 @@ def load_weights(
         tensor_name = checkpoint_name(name, prefix)
         used.add(tensor_name)
         assign(model, name, read_tensor(checkpoint, tensor_name, current.shape, dtype))
+    for module in model.modules():
+        if isinstance(module, GatedMLP):
+            module.fold_column_order()
     unknown = [n for n in checkpoint.names() if n not in used and not n.startswith(unused)]
     unknown = [n for n in unknown if not n.endswith(BIAS) or checkpoint.tensor(n).any()]
+    unknown = [n for n in unknown if not n.endswith(KV_SCALES)]
     if unknown:
         raise CheckpointError(f"{checkpoint.directory}: unknown tensors {', '.join(unknown[:5])}")
 
@@ -86,9 +103,8 @@ def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
         if tensor_name in checkpoint:
             check_shape(checkpoint, tensor_name, checkpoint.shape(tensor_name), expected.shape)
         elif layout is not None and layout.holds(checkpoint, module):
-            layout.check_module(checkpoint.quantization, module)
-            words = checkpoint.shape(f"{module}.{layout.suffixes[0]}")
-            if CODES_PER_WORD * words.numel() != expected.numel():
+            if layout.elements(checkpoint, module) != expected.numel():
+                words = checkpoint.shape(f"{module}.{layout.suffixes[0]}")
                 raise CheckpointError(
                     f"{checkpoint.directory}: {module} is stored as {list(words)} words, "
                     f"config.json says {list(expected.shape)}"
@@ -96,6 +112,15 @@ def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
         else:
             why = ": a base model saved without its head" if tensor_name == LM_HEAD else ""
             raise CheckpointError(f"{checkpoint.directory}: tensor {tensor_name!r} is missing{why}")
+
+
+def has_own_table(checkpoint: Checkpoint) -> bool:
+    """Whether a quantised output table is stored, which logits use even if the config ties it."""
+    layout = format_of(checkpoint)
+    if LM_HEAD not in checkpoint:
+        return layout is not None and layout.holds(checkpoint, LM_HEAD.removesuffix(WEIGHT))
+    stored = checkpoint.storage(LM_HEAD)
+    return stored.bytes < HALF_BYTES * checkpoint.shape(LM_HEAD).numel()
 
 
 def duplicate_tables(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
@@ -194,23 +219,43 @@ def _fill_int4(
 ) -> set[str]:
     """Make linears INT4 that are stored so or to be quantised; return their tensors' names."""
     used: set[str] = set()
-    layout = format_of(checkpoint)
+    layout, steps = format_of(checkpoint), []
     for name, module in list(model.named_modules()):
         if not isinstance(module, nn.Linear):
             continue
         linear = checkpoint_name(name, prefix)
         if layout is not None and layout.holds(checkpoint, linear):
-            weight: Int4Weight | None = layout.read(checkpoint, linear)
+            packed = layout.read(checkpoint, linear)
             used |= {f"{linear}.{suffix}" for suffix in layout.suffixes}
+            steps += [packed.mean_steps()] if packed.digits == 1 else []
+            weight: Int4Weight | None = packed
         else:
             weight = checkpoint.int4(f"{linear}.weight")
             used.add(f"{linear}.weight")
         if weight is None and name.startswith(LAYERS):
             weight = _quantise_on_load(checkpoint, f"{linear}.weight", module, dtype)
         if weight is not None:
-            check_shape(checkpoint, linear, weight.shape, (module.out_features, module.in_features))
+            columns = weight.shape[1] // weight.digits
+            expected = module.out_features, module.in_features
+            check_shape(checkpoint, linear, (weight.shape[0], columns), expected)
             replace_linear(model, name, _int4_linear(weight, module, dtype))
+    _check_mean(checkpoint, steps)
     return used
+
+
+def _check_mean(checkpoint: Checkpoint, steps: list[float]) -> None:
+    """Raise CheckpointError if half of the INT4 linears have mean weights far from zero.
+
+    A zero point of another version of a format moves all of them by a step. Those of trained models
+    have means of less than a tenth of a step.
+    """
+    middle = median(steps) if steps else 0
+    if abs(middle) > MEAN_STEPS:
+        raise CheckpointError(
+            f"{checkpoint.directory}: INT4 weights are {middle:+.1f} steps off zero on average: "
+            "their zero points are not of the format that config.json names "
+            "(GPTQ: try the other checkpoint_format, gptq or gptq_v2)"
+        )
 
 
 def _int4_linear(weight: Int4Weight, linear: nn.Linear, dtype: torch.dtype) -> nn.Module:

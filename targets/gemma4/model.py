@@ -19,9 +19,9 @@ from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.decoder.weights import (
-    LM_HEAD,
     check_sizes,
     duplicate_tables,
+    has_own_table,
     load_weights,
     name_prefix,
 )
@@ -191,7 +191,7 @@ def load_gemma4(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -
     config = Gemma4Config.from_hf(checkpoint.config)
     prefix = name_prefix(checkpoint, PREFIXES)
     unused = NOT_TEXT
-    if checkpoint.int4(LM_HEAD) is not None:  # tied before the tables were quantised apart
+    if has_own_table(checkpoint):
         config = replace(config, tie_word_embeddings=False)
     if config.tie_word_embeddings:
         unused += duplicate_tables(checkpoint, prefix)

@@ -6,15 +6,16 @@ nibble first; `w = (code - zero) * scale`. The scaling of activations is already
 norms. Source: AutoAWQ `WQLinear_GEMM`; compressed-tensors 0.20 `converters/autoawq.py`.
 
 GPTQ, per linear: `qweight` int32 [K / 8, N], packed along K, `qzeros` int32 [K / g, N / 8], packed
-along N, both lowest nibble first, `scales` [K / g, N] and perhaps `g_idx` [K];
-`w = (code - zero) * scale`. The first version of the format stores zero - 1, in four bits: 15 is
-zero 0. AutoGPTQ names the version `checkpoint_format`, GPTQModel `format`. Columns that were
-quantised in another order (`desc_act`) have a g_idx other than k // g.
+along N, both lowest bits first, `scales` [K / g, N] and perhaps `g_idx` [K];
+`w = (code - zero) * scale`. With 8 bits a word holds four codes. The first version of the format
+stores zero - 1, without a carry: in four bits 15 is zero 0. AutoGPTQ names the version
+`checkpoint_format`, GPTQModel `format`. Columns that were quantised in the order of activations
+(`desc_act`) have a g_idx other than k // g.
 Source: GPTQModel 7.7 `nn_modules/qlinear`, `utils/model.py`, `quantization/config.py`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,30 +24,37 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.weight import Int4Weight, bytes_of_codes, bytes_of_words, codes_of_words
+from eagle_aot.targets.int4.weight import Int4Weight, column_order, symmetric_zero, unpack_words
 
 AWQ_SUFFIXES = ("qweight", "qzeros", "scales")
 AWQ_NIBBLE_OF_COLUMN = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
 GPTQ_SUFFIXES = ("qweight", "qzeros", "scales", "g_idx")
 GPTQ_ZERO_OFFSET = {"gptq": 1, "gptq_v2": 0}
+V2_PACKINGS = ("auto_round", "auto_round:gptqmodel")
+"""Values of auto-round's packing_format that mean gptq_v2."""
 VERSION_KEYS = ("checkpoint_format", "format")
 BITS_KEYS = ("bits", "w_bit", "wbits")
 GROUP_KEYS = ("group_size", "q_group_size")
 """Spellings of AutoGPTQ, AutoAWQ, GPTQModel and GPTQ-for-LLaMa."""
 MODULES, EXTRA = "dynamic", "extra_config"
-"""What GPTQModel (by expressions) and auto-round (by names) say of single modules."""
-CODES = 16
-SYMMETRIC_ZERO = 8
+"""What GPTQModel (by expressions) and auto-round (by names or expressions) say of modules."""
+OTHER_MATH = (
+    *("rotation", "adapter"),  # of GPTQModel
+    *("rotation_config", "spinquant_config"),  # of auto-round
+)
+"""Keys of Hadamard rotations of activations and of adapters that are added to the product."""
+GPTQ_BITS = (4, 8)
+LLM_AWQ = "llm-awq"
 
 
 def check_awq(config: ConfigSection) -> None:
     """Raise UnsupportedError for every variant that `read_awq` would misread."""
-    _check_bits(config, "AWQ")
+    _check_bits(config, "AWQ", (4,))
     version = _one_of(config, ("version", *VERSION_KEYS), "gemm")
-    if version != "gemm":
-        raise UnsupportedError(f"AWQ version {version!r}: only 'gemm' is read")
-    if not config.flag("zero_point", True):
-        raise UnsupportedError("AWQ without zero points: only asymmetric weights are read")
+    if version != "gemm" or config.text("backend", "") == LLM_AWQ:
+        name = version if version != "gemm" else LLM_AWQ
+        raise UnsupportedError(f"AWQ version {name!r}: only 'gemm' is read")
+    _refuse_other_math(config)
 
 
 def read_awq(checkpoint: Checkpoint, module: str) -> Int4Weight:
@@ -57,24 +65,38 @@ def read_awq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     words = _read_words(checkpoint, f"{module}.qweight")
     columns, rows = words.shape[0], 8 * words.shape[1]
     scales = _read_scales(checkpoint, module, rows, columns)
-    zeros = _unpack_awq(_read_zeros(checkpoint, module, scales))
-    qdata = bytes_of_codes(_unpack_awq(words).t()).contiguous()
-    return Int4Weight(qdata, scales.contiguous(), zeros.float())
+    config = module_config(checkpoint.quantization, module)
+    symmetric = config.flag("sym", not config.flag("zero_point", True))
+    if symmetric and f"{module}.qzeros" not in checkpoint:
+        zeros = torch.full_like(scales, symmetric_zero(4))
+    else:
+        zeros = _unpack_awq(_read_zeros(checkpoint, module, scales, 4)).float()
+    if symmetric:
+        _check_symmetric(zeros, 4, module, "gemm")
+    return Int4Weight.of_codes(_unpack_awq(words).t(), scales.contiguous(), zeros, 4)
 
 
 def _unpack_awq(words: Tensor) -> Tensor:
     """Unpack int32 words [R, W] to uint8 codes [R, 8 W], with columns in order."""
-    return codes_of_words(words).unflatten(1, (-1, 8))[..., AWQ_NIBBLE_OF_COLUMN].flatten(1)
+    return unpack_words(words, 4).unflatten(1, (-1, 8))[..., AWQ_NIBBLE_OF_COLUMN].flatten(1)
 
 
 def check_gptq(config: ConfigSection) -> None:
     """Raise UnsupportedError for every variant that `read_gptq` would misread."""
-    _check_bits(config, "GPTQ")
-    version = _one_of(config, VERSION_KEYS, "gptq")
+    _check_bits(config, "GPTQ", GPTQ_BITS)
+    version = _gptq_version(config)
     if version not in GPTQ_ZERO_OFFSET:
         raise UnsupportedError(
             f"GPTQ format {version!r}: only {' and '.join(GPTQ_ZERO_OFFSET)} are read"
         )
+    if config.flag("is_marlin_format"):
+        raise UnsupportedError("GPTQ with is_marlin_format: only gptq and gptq_v2 are read")
+    _refuse_other_math(config)
+
+
+def _gptq_version(config: ConfigSection) -> str:
+    default = "gptq_v2" if config.text("packing_format", "") in V2_PACKINGS else "gptq"
+    return str(_one_of(config, VERSION_KEYS, default))
 
 
 def module_config(config: ConfigSection, module: str) -> ConfigSection:
@@ -82,77 +104,123 @@ def module_config(config: ConfigSection, module: str) -> ConfigSection:
 
     Raises CheckpointError for an expression that is none.
     """
-    try:
-        patterns = config.section(MODULES).values
-        matches = [p for p in patterns if re.match(p.removeprefix("+:"), module)]
-    except re.error as error:
-        raise CheckpointError(f"{config.where}: {MODULES}: {error}") from error
-    overrides = config.section(MODULES).section(matches[0]).values if matches else {}
-    overrides = {**overrides, **config.section(EXTRA).section(module).values}
+    dynamic, extra = config.section(MODULES), config.section(EXTRA)
+    patterns = [
+        p for p in dynamic.values if _matches(re.match, p.removeprefix("+:"), module, config)
+    ]
+    overrides = {**dynamic.section(patterns[0]).values} if patterns else {}
+    names = [module] if extra.has(module) else list(extra.values)
+    names = [p for p in names if p == module or _matches(re.search, p, module, config)]
+    overrides |= extra.section(names[0]).values if names else {}
     spelled = [keys for keys in (BITS_KEYS, GROUP_KEYS) if any(key in overrides for key in keys)]
     replaced = {key for keys in spelled for key in keys}
     values = {key: value for key, value in config.values.items() if key not in replaced}
     return ConfigSection(values | overrides, config.where)
 
 
-def check_module(config: ConfigSection, module: str) -> None:
-    """Raise UnsupportedError unless the linear called `module` has 4 bits."""
+def _matches(
+    match: Callable[[str, str], object], pattern: str, module: str, config: ConfigSection
+) -> bool:
+    try:
+        return match(pattern, module) is not None
+    except re.error as error:
+        raise CheckpointError(f"{config.where}: expression {pattern!r}: {error}") from error
+
+
+def gptq_bits(checkpoint: Checkpoint, module: str) -> int:
+    """Return the bits of the linear called `module`. Raises UnsupportedError unless 4 or 8."""
+    return _module_bits(checkpoint, module, GPTQ_BITS)
+
+
+def awq_bits(checkpoint: Checkpoint, module: str) -> int:
+    """Return the bits of the linear called `module`. Raises UnsupportedError unless 4."""
+    return _module_bits(checkpoint, module, (4,))
+
+
+def _module_bits(checkpoint: Checkpoint, module: str, supported: Sequence[int]) -> int:
+    config = checkpoint.quantization
     bits = _one_of(module_config(config, module), BITS_KEYS, None)
-    if bits != 4:
-        raise UnsupportedError(f"{config.where}: {module} has {bits} bits: only 4 are read")
+    if bits not in supported:
+        raise UnsupportedError(
+            f"{config.where}: {module} has {bits} bits: only {_either(supported)} are read"
+        )
+    return int(bits)
 
 
 def read_gptq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     """Read the weight of the linear called `module`, scale and zero point as float32.
 
-    Raises CheckpointError if its tensors contradict one another and UnsupportedError for act-order
-    columns.
+    Raises CheckpointError if its tensors contradict one another and UnsupportedError for other
+    bits than 4 and 8.
     """
+    bits = gptq_bits(checkpoint, module)
     words = _read_words(checkpoint, f"{module}.qweight")
-    columns, rows = 8 * words.shape[0], words.shape[1]
+    columns, rows = 32 // bits * words.shape[0], words.shape[1]
     scales = _read_scales(checkpoint, module, rows, columns)
-    zeros = _gptq_zeros(checkpoint, module, scales)
-    _check_gptq_order(checkpoint, module, columns, columns // len(scales))
-    return Int4Weight(
-        qdata=bytes_of_words(words.t()), scale=scales.contiguous(), zero_point=zeros.float()
-    )
+    zeros = _gptq_zeros(checkpoint, module, scales, bits)
+    order = _gptq_order(checkpoint, module, columns, columns // len(scales))
+    codes = unpack_words(words.t(), bits)
+    return Int4Weight.of_codes(codes, scales.contiguous(), zeros.float(), bits, order)
 
 
-def _gptq_zeros(checkpoint: Checkpoint, module: str, scales: Tensor) -> Tensor:
+def _gptq_zeros(checkpoint: Checkpoint, module: str, scales: Tensor, bits: int) -> Tensor:
     """Read the zero points uint8 [K / g, N] for `scales` [K / g, N].
 
     Raises CheckpointError if the config says `sym` and they are not those of symmetric weights:
     then the version of the format is another one than the config says.
     """
     config = module_config(checkpoint.quantization, module)
-    version = _one_of(config, VERSION_KEYS, "gptq")
-    stored = codes_of_words(_read_zeros(checkpoint, module, scales))[:, : scales.shape[1]]
-    zeros = (stored + GPTQ_ZERO_OFFSET[version]) % CODES
-    if config.flag("sym") and not (zeros == SYMMETRIC_ZERO).all():
-        wrong = zeros[zeros != SYMMETRIC_ZERO][0].item()
-        raise CheckpointError(
-            f"{module}.qzeros: a zero point of {wrong} in the format {version!r}, but symmetric "
-            f"weights (sym) have {SYMMETRIC_ZERO}: is checkpoint_format right?"
-        )
+    version = _gptq_version(config)
+    stored = unpack_words(_read_zeros(checkpoint, module, scales, bits), bits)
+    zeros = (stored[:, : scales.shape[1]].int() + GPTQ_ZERO_OFFSET[version]) % 2**bits
+    if config.flag("sym"):
+        _check_symmetric(zeros, bits, module, version)
     return zeros
 
 
-def _check_gptq_order(checkpoint: Checkpoint, module: str, columns: int, group_size: int) -> None:
+def _check_symmetric(zeros: Tensor, bits: int, module: str, version: str) -> None:
+    """Raise CheckpointError unless all zero points [K / g, N] are those of symmetric weights."""
+    expected = symmetric_zero(bits)
+    if not (zeros == expected).all():
+        wrong = int(zeros[zeros != expected][0])
+        raise CheckpointError(
+            f"{module}.qzeros: a zero point of {wrong} in the format {version!r}, but symmetric "
+            f"weights (sym) have {expected}: is checkpoint_format right?"
+        )
+
+
+def _gptq_order(
+    checkpoint: Checkpoint, module: str, columns: int, group_size: int
+) -> Tensor | None:
+    """Read the order int64 [K] of columns, None if they are in order. Raises CheckpointError."""
     name = f"{module}.g_idx"
     if name not in checkpoint:
         if checkpoint.quantization.flag("desc_act"):
             raise CheckpointError(f"{name} is missing, the config says desc_act")
-        return
-    order: Tensor = checkpoint.tensor(name)
-    if not torch.equal(order.long(), torch.arange(columns) // group_size):
-        raise UnsupportedError(f"{name}: act-order columns; re-quantise without desc_act")
+        return None
+    return column_order(checkpoint.tensor(name), columns, group_size, name)
 
 
-def _check_bits(config: ConfigSection, method: str) -> None:
-    """Raise UnsupportedError unless the config says 4 bits."""
+def _check_bits(config: ConfigSection, method: str, supported: Sequence[int]) -> None:
+    """Raise UnsupportedError unless the config says one of the `supported` numbers of bits."""
     bits = _one_of(config, BITS_KEYS, None)
-    if bits != 4:
-        raise UnsupportedError(f"{method} with {bits} bits: only 4 are read")
+    if bits not in supported:
+        raise UnsupportedError(f"{method} with {bits} bits: only {_either(supported)} are read")
+
+
+def _either(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
+
+
+def _refuse_other_math(config: ConfigSection) -> None:
+    """Raise UnsupportedError for what changes the product apart from codes, scales and zeros."""
+    for key in OTHER_MATH:
+        if config.values.get(key):
+            raise UnsupportedError(f"{config.where}: {key}: only plain INT4 weights are read")
+    if (bits := config.count("act_bits", 16)) < 16:
+        raise UnsupportedError(f"{config.where}: act_bits {bits}: only weight-only is read")
+    if (kind := config.text("data_type", "int")) != "int":
+        raise UnsupportedError(f"{config.where}: data_type {kind!r}: only 'int' is read")
 
 
 def _one_of(config: ConfigSection, keys: Sequence[str], default: Any) -> Any:
@@ -196,10 +264,10 @@ def _read_scales(checkpoint: Checkpoint, module: str, rows: int, columns: int) -
     return scales.float()
 
 
-def _read_zeros(checkpoint: Checkpoint, module: str, scales: Tensor) -> Tensor:
-    """Read the words of `qzeros` int32 [K / g, N / 8] for `scales` [K / g, N]."""
+def _read_zeros(checkpoint: Checkpoint, module: str, scales: Tensor, bits: int) -> Tensor:
+    """Read the words of `qzeros` int32 [K / g, N bits / 32] for `scales` [K / g, N]."""
     words = _read_words(checkpoint, f"{module}.qzeros")
-    if words.shape != (scales.shape[0], -(-scales.shape[1] // 8)):
+    if words.shape != (scales.shape[0], -(-scales.shape[1] * bits // 32)):
         raise CheckpointError(
             f"{module}.qzeros: {list(words.shape)} for scales {list(scales.shape)}"
         )

@@ -1,11 +1,14 @@
-"""compressed-tensors `pack-quantized` W4A16 checkpoints, read into the canonical layout.
+"""compressed-tensors `pack-quantized` weight-only checkpoints, read into the canonical layout.
 
 Per linear: `weight_packed` int32 [N, K / 8], element k in bits 4 * (k mod 8) of word k / 8, stored
-as q + 8; `weight_scale` [N, K / g]; `weight_shape` int64 [2]; asymmetric weights also
-`weight_zero_point` int32 [N / 8, K / g], packed the same way along N. Little-endian words make
-`weight_packed` the canonical `qdata` byte for byte.
-Source: compressed-tensors 0.20, `compressors/pack_quantized`.
+as q + 8; with 8 bits [N, K / 4], stored as q + 128. `weight_scale` [N, K / g]; `weight_shape`
+int64 [2]. Asymmetric weights also have `weight_zero_point`: int32 [N / 8, K / g], packed the same
+way along N, or int8 [N, K / g] as older versions store it. `weight_g_idx` [K], of older versions,
+is the group of each column; -1 everywhere means that they are in order.
+Source: compressed-tensors 0.6, 0.9 and 0.20, `compressors/pack_quantized`.
 """
+
+import re
 
 import torch
 from torch import Tensor
@@ -13,75 +16,133 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.weight import Int4Weight, bytes_of_words, codes_of_words
+from eagle_aot.targets.int4.weight import Int4Weight, column_order, symmetric_zero, unpack_words
 
 SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
-SYMMETRIC_ZERO = 8.0
+BITS = (4, 8)
+LINEAR = "Linear"
+EXPRESSION = "re:"
+GROUP_ORDERS = ("group", "dynamic", True)
+"""Values of `actorder` with which groups are not of consecutive columns."""
+UNSET = -1
+FUSED = ("weight_input", "weight_output")
+"""Where rotations are part of the stored weights."""
 
 
 def check_config(config: ConfigSection) -> None:
     """Raise UnsupportedError for every scheme that `read_weight` would misread."""
-    if config.has("kv_cache_scheme"):
-        raise UnsupportedError("compressed-tensors kv_cache_scheme: a quantised KV cache")
+    transforms = config.section("transform_config").section("config_groups")
+    for name in transforms.values:
+        applied = transforms.section(name).values.get("apply") or []
+        if not all(isinstance(a, dict) and a.get("location") in FUSED for a in applied):
+            raise UnsupportedError(f"compressed-tensors transform {name!r}: rotated activations")
     groups = config.section("config_groups")
     for name in groups.values:
         _check_group(name, groups.section(name), config.text("format", ""))
 
 
+def stored_bits(checkpoint: Checkpoint, module: str) -> int:
+    """Return the bits of the linear called `module`, from its tensors. Raises CheckpointError."""
+    shape = checkpoint.tensor(f"{module}.weight_shape").flatten().tolist()
+    packed = checkpoint.shape(f"{module}.weight_packed")
+    if len(shape) != 2:
+        raise CheckpointError(f"{module}.weight_shape: {shape} is not [rows, columns]")
+    fitting = [bits for bits in BITS if packed == (shape[0], -(-shape[1] * bits // 32))]
+    if not fitting or shape[1] % (32 // fitting[0]):
+        raise CheckpointError(
+            f"{module}.weight_packed: {list(packed)} does not hold {shape} INT4 or INT8 values"
+        )
+    return fitting[0]
+
+
 def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
     """Read the weight of the linear called `module`, scale and zero point as float32.
 
-    Raises CheckpointError if its tensors contradict one another and UnsupportedError for act-order
-    columns.
+    Raises CheckpointError if its tensors contradict one another.
     """
+    bits = stored_bits(checkpoint, module)
     packed = checkpoint.tensor(f"{module}.weight_packed")
     scale = checkpoint.tensor(f"{module}.weight_scale").float()
-    shape = checkpoint.tensor(f"{module}.weight_shape").flatten().tolist()
-    if len(shape) != 2:
-        raise CheckpointError(f"{module}.weight_shape: {shape} is not [rows, columns]")
-    rows, columns = map(int, shape)
-    if packed.dtype != torch.int32 or packed.shape != (rows, columns // 8) or columns % 8:
+    rows, columns = len(packed), packed.shape[1] * (32 // bits)
+    if packed.dtype != torch.int32:
         raise CheckpointError(
-            f"{module}.weight_packed: {packed.dtype} {list(packed.shape)} does not hold "
-            f"[{rows}, {columns}] INT4 values"
+            f"{module}.weight_packed: {packed.dtype} does not hold [{rows}, {columns}] INT{bits} "
+            "values"
         )
     groups = scale.shape[1] if scale.ndim == 2 else 0
     if not groups or scale.shape[0] != rows or columns % groups:
         raise CheckpointError(f"{module}.weight_scale: {list(scale.shape)} for {rows}x{columns}")
     if not torch.isfinite(scale).all():
         raise CheckpointError(f"{module}.weight_scale: holds NaN or infinite values")
-    _check_order(checkpoint, module, columns // groups)
-    return Int4Weight(
-        qdata=bytes_of_words(packed),
-        scale=scale.t().contiguous(),
-        zero_point=_zero_point(checkpoint, module, scale.shape),
-    )
+    zero = _zero_point(checkpoint, module, scale.shape, bits)
+    order = _order(checkpoint, module, columns, columns // groups)
+    codes = unpack_words(packed, bits)
+    return Int4Weight.of_codes(codes, scale.t().contiguous(), zero.t().contiguous(), bits, order)
 
 
-def _zero_point(checkpoint: Checkpoint, module: str, scale_shape: torch.Size) -> Tensor:
-    rows, groups = scale_shape
-    name = f"{module}.weight_zero_point"
-    if name not in checkpoint and not _all_asymmetric(checkpoint.quantization):
-        return torch.full((groups, rows), SYMMETRIC_ZERO)
-    words = checkpoint.tensor(name)
-    if words.dtype != torch.int32 or words.shape != (-(-rows // 8), groups):
-        raise CheckpointError(f"{name}: {words.dtype} {list(words.shape)} for {rows} rows")
-    return codes_of_words(words.t())[:, :rows].float()
-
-
-def _all_asymmetric(config: ConfigSection) -> bool:
+def scheme_of(config: ConfigSection, module: str) -> ConfigSection:
+    """Return the config of the weights of `module`: the group that names it, else the one with an
+    expression for it, else the one for all linears. Empty if there is none."""
     groups = config.section("config_groups")
-    weights = [groups.section(name).section("weights") for name in groups.values]
-    return bool(weights) and not any(w.flag("symmetric", True) for w in weights)
+    sections = [groups.section(name) for name in groups.values]
+    for matches in (_is_name, _is_match, _is_class):
+        for section in sections:
+            if section.has("targets") and any(matches(t, module) for t in section.texts("targets")):
+                return section.section("weights")
+    return ConfigSection({}, config.where)
 
 
-def _check_order(checkpoint: Checkpoint, module: str, group_size: int) -> None:
+def _is_name(target: str, module: str) -> bool:
+    return target == module
+
+
+def _is_match(target: str, module: str) -> bool:
+    try:
+        pattern = target.removeprefix(EXPRESSION)
+        return target.startswith(EXPRESSION) and re.match(pattern, module) is not None
+    except re.error as error:
+        raise CheckpointError(f"config_groups: target {target!r}: {error}") from error
+
+
+def _is_class(target: str, module: str) -> bool:
+    return target == LINEAR
+
+
+def _zero_point(checkpoint: Checkpoint, module: str, shape: torch.Size, bits: int) -> Tensor:
+    """Read the zero points float32 [N, K / g] of unsigned codes.
+
+    Raises CheckpointError if the config says `symmetric` and they are not those of symmetric
+    weights; all zero they say nothing.
+    """
+    name, default = f"{module}.weight_zero_point", float(symmetric_zero(bits))
+    symmetric = scheme_of(checkpoint.quantization, module).values.get("symmetric")
+    if name not in checkpoint and symmetric is not False:
+        return torch.full(shape, default)
+    stored = checkpoint.tensor(name)
+    if symmetric and not stored.any():
+        return torch.full(shape, default)
+    rows, groups = shape
+    if stored.dtype == torch.int8 and stored.shape == shape:
+        zero = stored.float() + default
+    elif stored.dtype == torch.int32 and stored.shape == (-(-rows * bits // 32), groups):
+        zero = unpack_words(stored.t(), bits).t()[:rows].float()
+    else:
+        raise CheckpointError(f"{name}: {stored.dtype} {list(stored.shape)} for {rows} rows")
+    if symmetric and not (zero == default).all():
+        raise CheckpointError(f"{name}: not those of symmetric weights, as config.json says")
+    return zero
+
+
+def _order(checkpoint: Checkpoint, module: str, columns: int, group_size: int) -> Tensor | None:
+    """Read the order int64 [K] of columns, None if they are in order. Raises CheckpointError."""
     name = f"{module}.weight_g_idx"
     if name not in checkpoint:
-        return
-    order = checkpoint.tensor(name)
-    if not torch.equal(order.long(), torch.arange(len(order)) // group_size):
-        raise UnsupportedError(f"{name}: act-order columns; re-quantise without act-order")
+        if scheme_of(checkpoint.quantization, module).values.get("actorder") in GROUP_ORDERS:
+            raise CheckpointError(f"{name} is missing, the config says actorder")
+        return None
+    groups = checkpoint.tensor(name)
+    is_unset = bool((groups == UNSET).all())
+    return None if is_unset else column_order(groups, columns, group_size, name)
 
 
 def _check_group(name: str, group: ConfigSection, default_format: str) -> None:
@@ -90,9 +151,9 @@ def _check_group(name: str, group: ConfigSection, default_format: str) -> None:
     layout = group.text("format", default_format)
     if layout != "pack-quantized":
         raise UnsupportedError(f"{label}: format {layout!r}, only 'pack-quantized' is read")
-    if weights.values.get("num_bits") != 4 or weights.values.get("type") != "int":
+    if weights.values.get("num_bits") not in BITS or weights.values.get("type") != "int":
         kind = f"{weights.values.get('type')}{weights.values.get('num_bits')}"
-        raise UnsupportedError(f"{label}: {kind} weights, only int4 is read")
+        raise UnsupportedError(f"{label}: {kind} weights, only int4 and int8 are read")
     strategy = weights.text("strategy", "")
     if strategy not in ("group", "channel"):
         raise UnsupportedError(f"{label}: strategy {strategy!r}")

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.int4.weight import Int4Weight, repeat_digits
+from eagle_aot.targets.int4.weight import Int4Weight, arrange_input
 from eagle_aot.triton_kernels.int4_gemm import (
     GATED_ROWS,
     PackedInt4,
@@ -27,6 +27,7 @@ class Int4Linear(nn.Module):
     qdata: Tensor
     scale: Tensor
     zero_point: Tensor
+    order: Tensor | None
 
     def __init__(self, weight: Int4Weight, dtype: torch.dtype) -> None:
         super().__init__()
@@ -36,15 +37,18 @@ class Int4Linear(nn.Module):
         self.register_buffer("qdata", weight.qdata)
         self.register_buffer("scale", weight.scale.to(dtype))
         self.register_buffer("zero_point", weight.zero_point.to(dtype))
+        self.register_buffer("order", weight.order)
 
     @property
     def weight(self) -> Int4Weight:
         """The weight, with scale and zero point in the layer's dtype."""
-        return Int4Weight(self.qdata, self.scale, self.zero_point, digits=self.digits)
+        return Int4Weight(
+            self.qdata, self.scale, self.zero_point, digits=self.digits, order=self.order
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x` [1, M, K]: [1, M, N]."""
-        x = repeat_digits(x, self.digits)
+        x = arrange_input(x, self.digits, self.order)
         return int4_linear_reference(x, self.qdata, self.scale, self.zero_point)
 
     def dense(self) -> nn.Linear:
@@ -78,6 +82,7 @@ class PackedModule(nn.Module):
     codes: nn.Parameter
     scales: nn.Parameter
     zeros: nn.Parameter | None
+    order: nn.Parameter | None
 
     def __init__(self, weight: Int4Weight, multiprocessors: int) -> None:
         """Raise UnsupportedError for a weight that the kernels cannot read."""
@@ -89,16 +94,21 @@ class PackedModule(nn.Module):
         # Parameters, not buffers: a method may write a buffer, so AOTInductor clones each of them.
         self.codes, self.scales = _frozen(packed.codes), _frozen(packed.scales)
         self.register_parameter("zeros", None if packed.zeros is None else _frozen(packed.zeros))
+        self.register_parameter("order", None if weight.order is None else _frozen(weight.order))
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """Return what the stored columns multiply of `x` [1, M, K]."""
+        return arrange_input(x, self.digits, self.order)
 
     def product(self, x: Tensor) -> Tensor:
         """Multiply `x` bfloat16 [1, M, K]: [1, M, N]."""
-        x = repeat_digits(x, self.digits)
+        x = self.arrange(x)
         return int4_linear(x, self.codes, self.scales, self.zeros, self.out_features, self.splits)
 
     def parts(self, x: Tensor) -> Tensor:
         """Multiply `x` bfloat16 [1, M, K] in parts, whose sum is `product`: [S, 1, M, N]."""
         return int4_linear_parts(
-            repeat_digits(x, self.digits),
+            self.arrange(x),
             self.codes,
             self.scales,
             self.zeros,
@@ -120,7 +130,8 @@ class PackedInt4Linear(PackedModule):
         """Return the layer with its weight dequantised."""
         columns = self.digits * self.in_features
         packed = PackedInt4(self.codes, self.scales, self.zeros, self.out_features, columns)
-        return Int4Linear(Int4Weight.unpack(packed, self.digits), self.scales.dtype).dense()
+        weight = Int4Weight.unpack(packed, self.digits, self.order)
+        return Int4Linear(weight, self.scales.dtype).dense()
 
 
 class PackedProjections(PackedModule):
@@ -134,8 +145,8 @@ class PackedProjections(PackedModule):
         multiprocessors: int,
         biases: Sequence[Tensor | None] = (),
     ) -> None:
-        """All weights have one group size and number of digits; `biases` [N] are of the scales'
-        dtype, or None. Raises as `PackedModule`."""
+        """All weights have one group size, number of digits and order; `biases` [N] are of the
+        scales' dtype, or None. Raises as `PackedModule`."""
         super().__init__(concatenate(weights), multiprocessors)
         ends = [0, *accumulate(weight.shape[0] for weight in weights)]
         self.columns = tuple(slice(first, end) for first, end in pairwise(ends))
@@ -166,7 +177,7 @@ class PackedGatedInt4(PackedModule):
     def __init__(
         self, gate: Int4Weight, up: Int4Weight, activation: str, multiprocessors: int
     ) -> None:
-        """Both weights have one shape, group size and number of digits; `GATED_ROWS` divides N.
+        """Both have one shape, group size, number of digits and order; `GATED_ROWS` divides N.
 
         `activation` is that of `int4_gated_linear`. Raises UnsupportedError as `PackedModule`.
         """
@@ -176,7 +187,7 @@ class PackedGatedInt4(PackedModule):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x` bfloat16 [1, M, K]: `act(gate) * up`, [1, M, N]."""
         return int4_gated_linear(
-            repeat_digits(x, self.digits),
+            self.arrange(x),
             self.codes,
             self.scales,
             self.zeros,
@@ -197,6 +208,7 @@ def concatenate(weights: Sequence[Int4Weight]) -> Int4Weight:
         scale=torch.cat([weight.scale for weight in weights], dim=1),
         zero_point=torch.cat([weight.zero_point for weight in weights], dim=1),
         digits=weights[0].digits,
+        order=weights[0].order,
     )
 
 
@@ -212,4 +224,5 @@ def interleave(gate: Int4Weight, up: Int4Weight) -> Int4Weight:
         scale=rows(gate.scale, up.scale, 1),
         zero_point=rows(gate.zero_point, up.zero_point, 1),
         digits=gate.digits,
+        order=gate.order,
     )

@@ -1,6 +1,6 @@
 """The canonical layout of a group-quantised INT4 weight, and the packing of its codes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,10 @@ from eagle_aot.triton_kernels.int4_gemm import (
     unpack,
 )
 
+BASE = 16
+"""What a high digit of an INT8 weight counts."""
+SAMPLED_ROWS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
@@ -24,14 +28,16 @@ class Int4Weight:
     float [K / g, N]. Symmetric weights have zero_point 8 everywhere. This is the layout of
     ExecuTorch's `ExportableInt4Tensor`.
 
-    An INT8 weight has two `digits` (`quantisers.py`): K counts the columns of both, and its input
-    is repeated once per digit.
+    An INT8 weight has two `digits` (`of_bytes`, `quantisers.py`): K counts the columns of both, and
+    its input is repeated once per digit. `order` int64 [K] is the input column that each stored
+    column multiplies, None if they are in order; it has the columns of one digit.
     """
 
     qdata: Tensor
     scale: Tensor
     zero_point: Tensor
     digits: int = field(default=1, kw_only=True)
+    order: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         rows, half = self.qdata.shape
@@ -81,20 +87,77 @@ class Int4Weight:
         return packed.to(self.qdata.device)
 
     @classmethod
-    def unpack(cls, packed: PackedInt4, digits: int = 1) -> "Int4Weight":
+    def unpack(
+        cls, packed: PackedInt4, digits: int = 1, order: Tensor | None = None
+    ) -> "Int4Weight":
         """Undo `pack`, bit for bit; a group of more than 128 columns becomes several equal ones."""
         qdata, scale, zero_point = unpack(packed)
-        return cls(qdata, scale, zero_point, digits=digits)
+        return cls(qdata, scale, zero_point, digits=digits, order=order)
+
+    @classmethod
+    def of_codes(
+        cls, codes: Tensor, scale: Tensor, zero: Tensor, bits: int, order: Tensor | None = None
+    ) -> "Int4Weight":
+        """Make a weight of uint8 codes [N, K] of 4 or 8 bits; scale and zero are [K / g, N].
+
+        A code of 8 bits is `16 high + low`, and so is its zero point, which is exact in any dtype.
+        """
+        codes = codes if order is None else codes[:, order]
+        if bits == 4:
+            return cls(bytes_of_codes(codes), scale, zero, order=order)
+        high = (zero / BASE).floor()
+        return cls(
+            bytes_of_codes(torch.cat((codes >> 4, codes & 0xF), dim=1)),
+            torch.cat((BASE * scale, scale)),
+            torch.cat((high, zero - BASE * high)),
+            digits=2,
+            order=order,
+        )
+
+    def with_rows(self, rows: Tensor | slice) -> "Int4Weight":
+        """Return the weight of some of the rows, or of all in another order."""
+        scale, zero = self.scale[:, rows], self.zero_point[:, rows]
+        return replace(self, qdata=self.qdata[rows], scale=scale, zero_point=zero)
+
+    def mean_steps(self) -> float:
+        """Return the mean weight of a sample of rows, in steps of the grid of its last digit."""
+        sample = self.with_rows(slice(None, None, max(1, len(self.qdata) // SAMPLED_ROWS)))
+        ones, zero = torch.ones_like(sample.scale), sample.zero_point
+        return float(dequantise_int4(sample.qdata, ones, zero).mean())
 
     def dense(self) -> Tensor:
-        """Dequantise to [N, K], digits added up, in the dtype of the scales."""
+        """Dequantise to [N, K], digits added up, columns in order, in the dtype of the scales."""
         weight = dequantise_int4(self.qdata, self.scale, self.zero_point)
-        return weight if self.digits == 1 else weight.unflatten(1, (self.digits, -1)).sum(1)
+        weight = weight if self.digits == 1 else weight.unflatten(1, (self.digits, -1)).sum(1)
+        return weight if self.order is None else weight[:, self.order.argsort()]
 
 
-def repeat_digits(x: Tensor, digits: int) -> Tensor:
-    """Repeat an input [..., K] once per digit of the weight: [..., digits * K]."""
+def arrange_input(x: Tensor, digits: int, order: Tensor | None) -> Tensor:
+    """Return what a weight's stored columns multiply of an input [..., K]: [..., digits * K]."""
+    x = x if order is None else x.index_select(-1, order)
     return x if digits == 1 else torch.cat(digits * (x,), dim=-1)
+
+
+def symmetric_zero(bits: int) -> int:
+    """Return the zero point of unsigned codes of symmetric weights."""
+    return 1 << (bits - 1)
+
+
+def column_order(group_of: Tensor, columns: int, group_size: int, name: str) -> Tensor | None:
+    """Return the order int64 [K] of columns that makes the groups `group_of` int [K] consecutive.
+
+    None if they are so. Raises CheckpointError, which calls the groups `name`, for groups of
+    another size than `group_size` or another number of columns.
+    """
+    if group_of.shape != (columns,):
+        raise CheckpointError(f"{name}: {list(group_of.shape)} for {columns} columns")
+    in_order = torch.arange(columns) // group_size
+    if torch.equal(group_of.long(), in_order):
+        return None
+    order = group_of.argsort(stable=True)
+    if not torch.equal(group_of.long()[order], in_order):
+        raise CheckpointError(f"{name}: not {group_size} columns in each group")
+    return order
 
 
 def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) -> Int4Weight:
@@ -113,9 +176,10 @@ def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) ->
     )
 
 
-def codes_of_words(words: Tensor) -> Tensor:
-    """Unpack int32 words [..., W] to uint8 codes [..., 8 W], lowest nibble first."""
-    return codes_of_bytes(bytes_of_words(words))
+def unpack_words(words: Tensor, bits: int) -> Tensor:
+    """Unpack int32 words [..., W] to uint8 codes [..., 32 W / bits], lowest bits first."""
+    pairs = bytes_of_words(words)
+    return pairs if bits == 8 else codes_of_bytes(pairs)
 
 
 def bytes_of_words(words: Tensor) -> Tensor:

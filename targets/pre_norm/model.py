@@ -5,6 +5,7 @@ the config names them. Modules have the names of Hugging Face checkpoints.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.decoder.weights import (
     check_sizes,
     duplicate_tables,
+    has_own_table,
     load_weights,
     name_prefix,
 )
@@ -153,6 +155,8 @@ def load_pre_norm(
     config = read_config(checkpoint.config, caches.max_seq_len)
     prefix = name_prefix(checkpoint, PREFIXES)
     unused = tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
+    if has_own_table(checkpoint):
+        config = replace(config, tie_word_embeddings=False)
     if config.tie_word_embeddings:
         unused += duplicate_tables(checkpoint, prefix)
     with torch.device("meta"):

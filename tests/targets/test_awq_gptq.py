@@ -1,5 +1,6 @@
 """Reading AWQ and GPTQ weights, compared with the formats and with another converter."""
 
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.awq_gptq import check_awq, check_gptq, check_module, read_awq, read_gptq
+from eagle_aot.targets.int4.awq_gptq import check_awq, check_gptq, read_awq, read_gptq
 from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.weight import Int4Weight
 from support.files.int4 import Rounded, Tensors, awq, dense, gptq, rounded, write_linear
@@ -47,20 +48,30 @@ def read(directory: Path, tensors: Tensors, config: Config) -> Int4Weight:
     group=st.sampled_from([8, 32, 64, 128]),
     symmetric=st.booleans(),
     form=st.sampled_from(["awq", "gptq 1", "gptq 2"]),
+    bits=st.sampled_from([4, 8]),
+    act_order=st.booleans(),
     seed=st.integers(0, 2**31),
 )
 def test_read_weights_equal_the_written_values_for_every_shape(
-    eights: int, groups: int, group: int, symmetric: bool, form: str, seed: int
+    eights: int,
+    groups: int,
+    group: int,
+    symmetric: bool,
+    form: str,
+    bits: int,
+    act_order: bool,
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
-    symmetric = symmetric and form != "awq"
-    written = rounded(torch.randn(8 * eights, groups * group) + 0.3, group, symmetric)
+    bits, act_order = (4, False) if form == "awq" else (bits, act_order)
+    dense_weight = torch.randn(8 * eights, groups * group) + 0.3
+    written = rounded(dense_weight, group, symmetric, bits, act_order)
     config = (AWQ if form == "awq" else GPTQ) | {"group_size": group, "sym": symmetric}
-    config |= V2 if form == "gptq 2" else {}
+    config |= {"bits": bits, "desc_act": act_order} | (V2 if form == "gptq 2" else {})
     tensors = awq(written) if form == "awq" else gptq(written, int(form[-1]))
     with TemporaryDirectory() as directory:
         weight = read(Path(directory), tensors, config)
-    assert (weight.shape, weight.group_size) == ((8 * eights, groups * group), group)
+    assert (weight.digits, weight.group_size) == (bits // 4, group)
     assert torch.equal(dense(weight), written.dense)
 
 
@@ -98,7 +109,8 @@ def test_read_weights_equal_those_of_compressed_tensors_converter(tmp_path: Path
     (GPTQ, "qzeros", torch.zeros(1, 1, dtype=INT32), r"qzeros: \[1, 1\]"),
     (GPTQ, "scales", torch.ones(3, 8), r"scales: .* weight \[8, 64\]"),
     (GPTQ, "scales", torch.ones(0, 8), r"scales: .* weight \[8, 64\]"),
-    (GPTQ, "g_idx", torch.zeros(63, dtype=INT32), "act-order"),
+    (GPTQ, "g_idx", torch.zeros(63, dtype=INT32), r"g_idx: \[63\] for 64 columns"),
+    (GPTQ, "g_idx", torch.zeros(64, dtype=INT32), "g_idx: not 32 columns in each group"),
 ])  # fmt: skip
 def test_contradictory_tensors_are_refused(
     tmp_path: Path, config: Config, name: str, tensor: Tensor, message: str
@@ -108,8 +120,7 @@ def test_contradictory_tensors_are_refused(
         tensors = awq(rounded(torch.randn(16, 64), 32))
     else:
         tensors = gptq(rounded(torch.randn(8, 64), 32), 1)
-    error = UnsupportedError if name == "g_idx" else CheckpointError
-    with pytest.raises(error, match=message):
+    with pytest.raises(CheckpointError, match=message):
         read(tmp_path, tensors | {name: tensor}, config)
 
 
@@ -125,9 +136,15 @@ def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     (AWQ | {"bits": 8}, "AWQ with 8 bits"),
     (AWQ | {"version": "gemv"}, "AWQ version 'gemv'"),
     (AWQ | {"version": "marlin"}, "AWQ version 'marlin'"),
-    (AWQ | {"zero_point": False}, "AWQ without zero points"),
-    (GPTQ | {"bits": 8}, "GPTQ with 8 bits"),
+    (AWQ | {"backend": "llm-awq"}, "AWQ version 'llm-awq'"),
+    (GPTQ | {"bits": 3}, "GPTQ with 3 bits: only 4 and 8 are read"),
     (GPTQ | {"bits": None}, "GPTQ with None bits"),
+    (GPTQ | {"is_marlin_format": True}, "GPTQ with is_marlin_format"),
+    (GPTQ | {"rotation": "hadamard"}, "rotation: only plain INT4 weights"),
+    (GPTQ | {"adapter": {"path": "eora"}}, "adapter: only plain INT4 weights"),
+    (AWQ | {"rotation_config": {"block_size": 32}}, "rotation_config: only plain INT4 weights"),
+    (GPTQ | {"act_bits": 8}, "act_bits 8: only weight-only is read"),
+    (GPTQ | {"data_type": "mx_fp"}, "data_type 'mx_fp': only 'int' is read"),
     (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ format 'marlin'"),
     (GPTQ | {"checkpoint_format": None, "format": "marlin"}, "GPTQ format 'marlin'"),
 ])  # fmt: skip
@@ -173,18 +190,37 @@ def test_quantize_config_json_is_read(tmp_path: Path) -> None:
     assert torch.equal(dense(read_gptq(checkpoint, "proj")), written.dense)
 
 
-def test_act_order_columns_are_refused_and_a_missing_g_idx_means_in_order(tmp_path: Path) -> None:
+def test_desc_act_needs_a_g_idx_unless_groups_span_rows(tmp_path: Path) -> None:
     tensors = gptq(rounded(torch.randn(8, 64), 32), 1)
-    checkpoint = write_linear(
-        tmp_path, tensors | {"g_idx": torch.arange(64, dtype=INT32) % 2}, GPTQ
-    )
-    with pytest.raises(UnsupportedError, match="act-order columns; re-quantise without desc_act"):
-        read_gptq(checkpoint, "proj")
-    read(tmp_path, tensors, GPTQ | {"desc_act": True})
+    assert read(tmp_path, tensors, GPTQ | {"desc_act": True}).order is None
     del tensors["g_idx"]
     read(tmp_path, tensors, GPTQ)
     with pytest.raises(CheckpointError, match="g_idx is missing, the config says desc_act"):
         read(tmp_path, tensors, GPTQ | {"desc_act": True})
+    whole = gptq(rounded(torch.randn(8, 64), 64), 1)
+    assert read(tmp_path, whole, GPTQ | {"desc_act": True, "group_size": -1}).order is None
+
+
+def test_act_order_columns_are_stored_group_by_group(tmp_path: Path) -> None:
+    codes = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 9]]).expand(8, 8)
+    group_of, scales = torch.tensor([1, 0, 0, 1, 0, 1, 1, 0]), torch.tensor([[1.0, 100.0]])
+    zeros = torch.full((8, 2), 8)
+    written = Rounded(codes, zeros, scales.expand(8, 2).half(), group_of=group_of)
+    weight = read(tmp_path, gptq(written, 2), GPTQ | V2 | {"group_size": 4})
+    assert weight.order is not None and weight.order.tolist() == [1, 2, 4, 7, 0, 3, 5, 6]
+    assert weight.dense().tolist() == 8 * [[-700, -6, -5, -400, -3, -200, -100, 1]]
+
+
+@pytest.mark.parametrize(
+    "flag", [{"zero_point": False}, {"sym": True, "zero_point": True}], ids=str
+)
+def test_awq_without_zero_points_is_symmetric(tmp_path: Path, flag: dict[str, bool]) -> None:
+    written = rounded(torch.randn(16, 64), 32, symmetric=True)
+    tensors = awq(written)
+    for stored in (tensors, {n: t for n, t in tensors.items() if n != "qzeros"}):
+        assert torch.equal(dense(read(tmp_path, stored, AWQ | flag)), written.dense)
+    with pytest.raises(CheckpointError, match=r"qzeros: a zero point of \d+ in the format 'gemm'"):
+        read(tmp_path, awq(rounded(torch.randn(16, 64) + 1, 32)), AWQ | flag)
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=str)
@@ -220,25 +256,40 @@ def test_a_module_may_have_its_own_group_size(tmp_path: Path, own: dict[str, Any
     assert weight.group_size == 16 and torch.equal(dense(weight), written.dense)
 
 
-@pytest.mark.parametrize(
-    "own",
-    [{"dynamic": {".*up_proj": {"bits": 8}}}, {"extra_config": {"mlp.up_proj": {"bits": 8}}}],
-    ids=str,
-)
-def test_a_module_with_other_bits_is_refused_by_name(own: dict[str, Any]) -> None:
-    config = ConfigSection(GPTQ | own, Path("config.json"))
-    check_module(config, "mlp.down_proj")
-    with pytest.raises(UnsupportedError, match=r"config\.json: mlp\.up_proj has 8 bits: only 4"):
-        check_module(config, "mlp.up_proj")
+@pytest.mark.parametrize("own", [
+    {"dynamic": {".*proj": {"bits": 8, "group_size": 16}}},
+    {"extra_config": {"proj": {"bits": 8, "group_size": 16}}},
+    {"extra_config": {"other": {"bits": 2}, ".*pro[jk]": {"bits": 8, "group_size": 16}}},
+], ids=str)  # fmt: skip
+def test_a_module_may_have_8_bits_but_not_3(tmp_path: Path, own: dict[str, Any]) -> None:
+    written = rounded(torch.randn(8, 64), 16, bits=8)
+    checkpoint = write_linear(tmp_path, gptq(written, 1), GPTQ | own)
+    weight = read_gptq(checkpoint, "proj")
+    assert (weight.digits, weight.group_size) == (2, 16)
+    assert torch.equal(dense(weight), written.dense)
+    three = json.loads(json.dumps(GPTQ | own).replace('"bits": 8', '"bits": 3'))
+    with pytest.raises(UnsupportedError, match=r"config\.json: proj has 3 bits: only 4 and 8"):
+        read_gptq(write_linear(tmp_path, gptq(written, 1), three), "proj")
+
+
+def test_an_expression_that_is_none_is_refused(tmp_path: Path) -> None:
+    tensors = gptq(rounded(torch.randn(8, 64), 32), 1)
+    for own in ({"dynamic": {"(": {"bits": 8}}}, {"extra_config": {"(": {"bits": 8}}}):
+        with pytest.raises(CheckpointError, match=r"config\.json: expression '\('"):
+            read(tmp_path, tensors, GPTQ | own)
 
 
 @pytest.mark.parametrize("method", ["auto-round", "intel/auto-round"])
-@pytest.mark.parametrize("packing", [None, "auto_round:auto_gptq"])
-def test_gptq_of_auto_round_is_read(tmp_path: Path, method: str, packing: str | None) -> None:
-    written = rounded(torch.randn(8, 32), 32, symmetric=True)
-    config = {"quant_method": method, "bits": 4, "group_size": 32, "sym": True}
+@pytest.mark.parametrize(("packing", "version"), [
+    (None, 1), ("auto_round:auto_gptq", 1), ("auto_round", 2), ("auto_round:gptqmodel", 2),
+])  # fmt: skip
+def test_gptq_of_auto_round_is_read(
+    tmp_path: Path, method: str, packing: str | None, version: int
+) -> None:
+    written = rounded(torch.randn(8, 32), 32)
+    config = {"quant_method": method, "bits": 4, "group_size": 32, "sym": False}
     config |= {} if packing is None else {"packing_format": packing}
-    checkpoint = write_linear(tmp_path, gptq(written, 1), config)
+    checkpoint = write_linear(tmp_path, gptq(written, version), config)
     layout = format_of(checkpoint)
     assert layout is not None and torch.equal(dense(layout.read(checkpoint, "proj")), written.dense)
 

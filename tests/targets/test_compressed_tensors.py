@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -16,8 +17,7 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4 import Int4Linear
-from eagle_aot.targets.int4.compressed_tensors import check_config, read_weight
-from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
+from eagle_aot.targets.int4.compressed_tensors import check_config, read_weight, scheme_of
 from support.files.int4 import count_int4_linears
 from support.gemma_oracle import (
     oracle_states,
@@ -32,25 +32,38 @@ from support.golden_cases import relative_error
 Tensors = dict[str, Tensor]
 
 
-def int4_scheme(group: int | None, symmetric: bool) -> QuantizationScheme:
+def scheme_with(group: int | None, symmetric: bool, bits: int = 4) -> QuantizationScheme:
     strategy = "channel" if group is None else "group"
-    args = QuantizationArgs(num_bits=4, symmetric=symmetric, strategy=strategy, group_size=group)
+    args = QuantizationArgs(num_bits=bits, symmetric=symmetric, strategy=strategy, group_size=group)
     return QuantizationScheme(targets=["Linear"], weights=args)
 
 
-def pack(weight: Tensor, group: int | None, symmetric: bool, dtype: torch.dtype) -> Tensors:
-    """Round a weight [N, K] to INT4 and pack it, both with the library."""
+def grid(
+    weight: Tensor, group: int | None, symmetric: bool, bits: int = 4
+) -> tuple[Tensor, Tensor]:
+    """Return scales float32 and zero points int8 [N, K / g] of a weight [N, K]."""
+    half = 2 ** (bits - 1)
     blocks = weight.unflatten(1, (-1, group or weight.shape[1]))
     low, high = blocks.amin(-1), blocks.amax(-1)
-    scale = (blocks.abs().amax(-1) / 7.5 if symmetric else (high - low) / 15).to(dtype)
-    zero = torch.zeros_like(scale) if symmetric else (-8 - low / scale).round().clamp(-8, 7)
-    state = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero.to(torch.int8)}
-    return dict(PackedQuantizationCompressor.compress(state, int4_scheme(group, symmetric)))
+    if symmetric:
+        scale = blocks.abs().amax(-1) / (half - 0.5)
+        return scale, torch.zeros_like(scale).to(torch.int8)
+    scale = (high - low) / (2 * half - 1)
+    return scale, (-half - low / scale).round().clamp(-half, half - 1).to(torch.int8)
 
 
-def unpack(packed: Tensors, group: int | None, symmetric: bool) -> Tensor:
+def pack(
+    weight: Tensor, group: int | None, symmetric: bool, dtype: torch.dtype, bits: int = 4
+) -> Tensors:
+    """Round a weight [N, K] and pack it with the library."""
+    scale, zero = grid(weight, group, symmetric, bits)
+    state = {"weight": weight, "weight_scale": scale.to(dtype), "weight_zero_point": zero}
+    return dict(PackedQuantizationCompressor.compress(state, scheme_with(group, symmetric, bits)))
+
+
+def unpack(packed: Tensors, group: int | None, symmetric: bool, bits: int = 4) -> Tensor:
     """Return the library's dequantised weight [N, K]."""
-    scheme = int4_scheme(group, symmetric)
+    scheme = scheme_with(group, symmetric, bits)
     return PackedQuantizationCompressor.decompress(packed, scheme)["weight"]
 
 
@@ -71,9 +84,68 @@ def test_read_weights_equal_the_librarys_bit_for_bit(
     assert ("weight_zero_point" in packed) == (not symmetric)
     weight = read_weight(write_linear(tmp_path, packed), "proj")
     assert (weight.shape, weight.group_size) == ((rows, 256), group or 256)
-    dense = dequantise_int4(weight.qdata, weight.scale, weight.zero_point)
+    dense = weight.dense()
     assert torch.equal(dense, unpack(packed, group, symmetric))
     assert len(dense.unique()) > 15
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("rows", "group"), [(16, 32), (21, 64), (9, None)])
+def test_weights_of_8_bits_equal_the_librarys_bit_for_bit(
+    tmp_path: Path, rows: int, group: int | None, symmetric: bool
+) -> None:
+    torch.manual_seed(rows)
+    packed = pack(torch.randn(rows, 128) + 0.3, group, symmetric, torch.float16, 8)
+    weight = read_weight(write_linear(tmp_path, packed), "proj")
+    assert (weight.digits, weight.group_size) == (2, group or 128)
+    scale = packed["weight_scale"].float()  # of 11 bits, so that no product is rounded
+    expected = unpack(packed | {"weight_scale": scale}, group, symmetric, 8)
+    assert torch.equal(weight.dense(), expected) and len(expected.unique()) > 200
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_points_of_older_versions_are_int8(tmp_path: Path, bits: int) -> None:
+    dense = torch.randn(12, 64) + 0.3
+    packed = pack(dense, 32, False, torch.float16, bits)
+    expected = read_weight(write_linear(tmp_path, packed), "proj")
+    _, zero = grid(dense, 32, False, bits)
+    weight = read_weight(write_linear(tmp_path, packed | {"weight_zero_point": zero}), "proj")
+    assert torch.equal(weight.zero_point, expected.zero_point)
+    assert torch.equal(weight.dense(), expected.dense())
+
+
+@pytest.mark.parametrize(
+    "zero", [torch.zeros(12, 2, dtype=torch.int8), torch.zeros(2, 2, dtype=torch.int32)]
+)
+def test_zero_points_next_to_symmetric_weights_may_be_all_zero(
+    tmp_path: Path, zero: Tensor
+) -> None:
+    packed = pack(torch.randn(12, 64), 32, True, torch.float32)
+    stored, config = packed | {"weight_zero_point": zero}, quantization()
+    checkpoint = write_linear(tmp_path, stored, quantization_config=config)
+    assert torch.equal(read_weight(checkpoint, "proj").dense(), unpack(packed, 32, True))
+    checkpoint = write_linear(
+        tmp_path, packed | {"weight_zero_point": zero + 1}, quantization_config=config
+    )
+    with pytest.raises(CheckpointError, match="weight_zero_point: not those of symmetric weights"):
+        read_weight(checkpoint, "proj")
+
+
+def test_the_most_specific_group_decides_whether_a_module_is_symmetric(tmp_path: Path) -> None:
+    groups = {
+        name: {"targets": [target], "weights": {"symmetric": symmetric}}
+        for name, target, symmetric in (
+            ("a", "Linear", True),
+            ("b", "re:.*proj$", False),
+            ("c", "proj", True),
+        )
+    }
+    config = ConfigSection({"config_groups": groups}, Path("config.json"))
+    answers = {name: scheme_of(config, name).flag("symmetric") for name in ("proj", "a.proj", "up")}
+    assert answers == {"proj": True, "a.proj": False, "up": True}
+    broken = {"config_groups": {"a": {"targets": ["re:("], "weights": {}}}}
+    with pytest.raises(CheckpointError, match=r"target 're:\(': "):
+        scheme_of(ConfigSection(broken, Path("config.json")), "proj")
 
 
 def test_bfloat16_scales_are_read_exactly(tmp_path: Path) -> None:
@@ -93,6 +165,9 @@ def test_bfloat16_scales_are_read_exactly(tmp_path: Path) -> None:
     ("weight_scale", torch.ones(8, 3), r"weight_scale: \[8, 3\] for 8x64"),
     ("weight_zero_point", torch.zeros(8, 2, dtype=torch.int32), "zero_point.* for 8 rows"),
     ("weight_zero_point", torch.zeros(1, 2, dtype=torch.int8), "zero_point.* for 8 rows"),
+    ("weight_g_idx", torch.zeros(64), "g_idx: not 32 columns in each group"),
+    ("weight_g_idx", torch.arange(63) // 32, r"g_idx: \[63\] for 64 columns"),
+    ("weight_g_idx", torch.arange(64) // 32 - 1, "g_idx: not 32 columns in each group"),
 ])  # fmt: skip
 def test_contradictory_tensors_are_refused(
     tmp_path: Path, name: str, tensor: Tensor, message: str
@@ -118,13 +193,36 @@ def test_an_asymmetric_weight_needs_its_zero_points(tmp_path: Path) -> None:
         read_weight(checkpoint, "proj")
 
 
-def test_act_order_columns_are_refused_and_ordered_ones_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group_of", [torch.arange(64) // 32, torch.full((64,), -1)])
+def test_columns_in_order_may_have_a_g_idx(tmp_path: Path, group_of: Tensor) -> None:
     packed = pack(torch.randn(8, 64), 32, True, torch.float32)
-    in_order = packed | {"weight_g_idx": torch.arange(64) // 32}
-    read_weight(write_linear(tmp_path, in_order), "proj")
-    shuffled = packed | {"weight_g_idx": torch.arange(64) % 2}
-    with pytest.raises(UnsupportedError, match="act-order columns"):
-        read_weight(write_linear(tmp_path, shuffled), "proj")
+    weight = read_weight(write_linear(tmp_path, packed | {"weight_g_idx": group_of.int()}), "proj")
+    assert weight.order is None and torch.equal(weight.dense(), unpack(packed, 32, True))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_groups_of_columns_in_another_order_are_read(
+    tmp_path: Path, bits: int, symmetric: bool
+) -> None:
+    """The weight is one whose columns are consecutive, with its columns permuted."""
+    torch.manual_seed(bits)
+    permutation = torch.randperm(96)
+    in_order = pack(torch.randn(16, 96) + 0.3, 32, symmetric, torch.float16, bits)
+    scale = in_order["weight_scale"].float()
+    expected = unpack(in_order | {"weight_scale": scale}, 32, symmetric, bits)[:, permutation]
+    codes = unpack_from_int32(in_order["weight_packed"], bits, torch.Size((16, 96)))[:, permutation]
+    stored = in_order | {
+        "weight_packed": pack_to_int32(codes, bits),
+        "weight_g_idx": (torch.arange(96) // 32)[permutation].int(),
+    }
+    config = quantization(weights={"actorder": "group", "num_bits": bits, "symmetric": symmetric})
+    checkpoint = write_linear(tmp_path, stored, quantization_config=config)
+    assert torch.equal(read_weight(checkpoint, "proj").dense(), expected)
+    del stored["weight_g_idx"]
+    checkpoint = write_linear(tmp_path, stored, quantization_config=config)
+    with pytest.raises(CheckpointError, match="weight_g_idx is missing, the config says actorder"):
+        read_weight(checkpoint, "proj")
 
 
 def check(config: dict[str, Any]) -> None:
@@ -132,7 +230,7 @@ def check(config: dict[str, Any]) -> None:
 
 
 def quantization(**changes: Any) -> dict[str, Any]:
-    group = int4_scheme(32, True).model_dump(mode="json")
+    group = scheme_with(32, True).model_dump(mode="json")
     weights = group["weights"] | changes.pop("weights", {})
     group |= {"weights": weights} | changes.pop("group", {})
     config = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
@@ -143,13 +241,21 @@ def test_supported_schemes_are_accepted() -> None:
     check(quantization())
     check(quantization(weights={"symmetric": False, "strategy": "channel"}))
     check(quantization(format="mixed", group={"format": "pack-quantized"}))
+    check(quantization(weights={"num_bits": 8}, kv_cache_scheme={"num_bits": 8}))
+    check(quantization(transform_config={"config_groups": {"R1": rotation("weight_output")}}))
+
+
+def rotation(*locations: str) -> dict[str, Any]:
+    """Return the config of a Hadamard rotation."""
+    return {"type": "hadamard", "apply": [{"location": location} for location in locations]}
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"kv_cache_scheme": {"num_bits": 8}}, "quantised KV cache"),
+    ({"transform_config": {"config_groups": {"R4": rotation("weight_input", "input")}}},
+     "transform 'R4': rotated activations"),
     ({"format": "marlin-24"}, "group 'group_0': format 'marlin-24'"),
     ({"group": {"format": "nvfp4-pack-quantized"}}, "format 'nvfp4-pack-quantized'"),
-    ({"weights": {"num_bits": 8}}, "int8 weights, only int4"),
+    ({"weights": {"num_bits": 3}}, "int3 weights, only int4 and int8"),
     ({"weights": {"type": "float"}}, "float4 weights, only int4"),
     ({"weights": {"strategy": "tensor"}}, "strategy 'tensor'"),
     ({"group": {"weights": None}}, "NoneNone weights"),
@@ -174,7 +280,8 @@ def test_a_packed_model_matches_transformers_with_the_librarys_values(
         values[name] = unpack(packed, 32, symmetric)
     save_file(tensors, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
-    write_config(tmp_path, config | {"quantization_config": quantization()})
+    said = quantization(weights={"symmetric": symmetric})
+    write_config(tmp_path, config | {"quantization_config": said})
     model.load_state_dict(values)
     target = load_target(tmp_path, 32)
     assert count_int4_linears(target) == 26

@@ -1,6 +1,7 @@
 """Packed INT4 layers compute what unpacked ones do; reports on matrices match what is read."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.layer import GatedMLP
 from eagle_aot.targets.family import TINY_DIR
 from eagle_aot.targets.int4 import (
     Int4Linear,
@@ -94,6 +96,46 @@ def test_a_packed_gated_pair_computes_what_separate_linears_do(
     packed = PackedGatedInt4(gate.weight, up.weight, activation, multiprocessors)
     output, expected = packed(x), activate(gate(x), activation) * up(x)
     assert output.shape == (1, m, rows) and torch.equal(output, expected)
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+def test_columns_in_another_order_give_the_dense_weights_product(digits: int) -> None:
+    case = Case(150, 512, 64)
+    order = torch.randperm(512 // digits, generator=torch.Generator().manual_seed(0))
+    weight = replace(weight_of(case), digits=digits, order=order)
+    linear, x = layer(weight), case.rows(3)[..., : 512 // digits]
+    exact = Int4Linear(weight, torch.float32)
+    torch.testing.assert_close(exact(x.float()), exact.dense()(x.float()), rtol=1e-4, atol=1e-3)
+    packed = PackedInt4Linear(linear.weight, 132)
+    assert torch.equal(packed.dense().weight, linear.dense().weight)
+    assert torch.equal(packed(x), layer(replace(weight, order=None))(x[..., order]))
+
+
+def test_linears_are_fused_only_if_their_columns_have_one_order() -> None:
+    torch.manual_seed(0)
+    orders = [torch.randperm(512) for _ in range(2)]
+    gate, up = (weight_of(Case(128, 512, 32, symmetric)) for symmetric in (True, False))
+    x = Case(128, 512, 32).rows(4) / 100
+    for first, second in ((orders[0], orders[0]), (orders[0], orders[1]), (orders[0], None)):
+        gate_proj = layer(replace(gate, order=first))
+        up_proj = layer(replace(up, order=second))
+        mlp = GatedMLP(gate_proj, up_proj, nn.Identity(), "silu")
+        expected = mlp(x)
+        mlp.fuse_linears(132)
+        assert (mlp.fused is not None) == (first is second)
+        assert torch.equal(mlp(x), expected)
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_the_order_of_down_proj_is_folded_into_the_rows_of_gate_and_up(is_dense: bool) -> None:
+    torch.manual_seed(0)
+    gate, up, down = (layer(weight_of(Case(n, k, 32))) for n, k in ((256, 64),) * 2 + ((64, 256),))
+    down.order = torch.randperm(256)
+    x = Case(256, 64, 32).rows(4) / 100
+    mlp = GatedMLP(gate.dense() if is_dense else gate, up, down, "silu")
+    expected = mlp(x)
+    mlp.fold_column_order()
+    assert down.order is None and torch.equal(mlp(x), expected)
 
 
 def gguf(directory: Path) -> Path:

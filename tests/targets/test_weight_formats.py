@@ -15,7 +15,7 @@ from gguf import dequantize, quantize
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
-from transformers import Gemma4ForCausalLM
+from transformers import Gemma4ForCausalLM, PreTrainedModel
 
 from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
 from eagle_aot.targets import TapTarget, load_target
@@ -24,6 +24,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target, load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
+from eagle_aot.targets.stored_matrix import ignored_line, stored_matrices
 from support import pre_norm_oracle
 from support.files.gguf import GgufModel
 from support.files.int4 import Tensors, awq, count_int4_linears, dense, gptq, rounded
@@ -61,12 +62,17 @@ def edit_config(directory: Path, **changes: Any) -> None:
     write_config(directory, config | changes)
 
 
-def save_words(directory: Path, method: str, **config: Any) -> Tensors:
-    """Save as AWQ or GPTQ; return the dequantised values by name."""
+def save_words(
+    directory: Path, method: str, act_order: bool = False, eights: str = "none", **config: Any
+) -> Tensors:
+    """Save as AWQ or GPTQ; return the dequantised values by name.
+
+    Linears with `eights` in their names have 8 bits.
+    """
     linears, tensors = projections(directory)
     values = {}
     for name, weight in linears.items():
-        grid = rounded(weight, GROUP)
+        grid = rounded(weight, GROUP, bits=8 if eights in name else 4, act_order=act_order)
         parts = awq(grid) if method == "awq" else gptq(grid, 1)
         tensors |= {name.removesuffix("weight") + part: t for part, t in parts.items()}
         values[name] = grid.dense
@@ -82,6 +88,16 @@ def save_awq(directory: Path) -> Tensors:
 
 def save_gptq(directory: Path) -> Tensors:
     return save_words(directory, "gptq", desc_act=False, sym=False)
+
+
+def save_act_order(directory: Path) -> Tensors:
+    return save_words(directory, "gptq", act_order=True, desc_act=True)
+
+
+def save_mixed(directory: Path) -> Tensors:
+    """Save with 8 bits in some linears and columns in the order of activations in all."""
+    dynamic = {"+:.*down_proj": {"bits": 8}}
+    return save_words(directory, "gptq", True, "down_proj", desc_act=True, dynamic=dynamic)
 
 
 def save_torchao(directory: Path) -> Tensors:
@@ -121,7 +137,7 @@ def save_gguf(directory: Path) -> Tensors:
     return values
 
 
-@pytest.mark.parametrize("save", [save_awq, save_gptq, save_torchao, save_gguf])
+@pytest.mark.parametrize("save", [save_awq, save_gptq, save_mixed, save_torchao, save_gguf])
 def test_a_gemma4_matches_transformers_with_the_formats_values(
     tmp_path: Path, model: Gemma4ForCausalLM, save: Callable[[Path], Tensors]
 ) -> None:
@@ -133,7 +149,7 @@ def test_a_gemma4_matches_transformers_with_the_formats_values(
     assert_computes(tmp_path, model, values, LINEARS + extra)
 
 
-@pytest.mark.parametrize("save", [save_awq, save_gptq])
+@pytest.mark.parametrize("save", [save_awq, save_gptq, save_act_order])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pre_norm_model_matches_transformers_with_the_formats_values(
     tmp_path: Path, family: str, save: Callable[[Path], Tensors]
@@ -229,13 +245,9 @@ def test_a_group_size_that_does_not_divide_the_columns_is_refused(
 
 @pytest.mark.parametrize(("config", "message"), [
     ({"quant_method": "fp8"}, "method 'fp8': known are compressed-tensors, awq, gptq, torchao"),
-    ({"bits": 4}, "quantisation method ''"),
+    ({"bits": 4}, "quantization method ''"),
     ({"quant_method": "awq", "bits": 3}, "AWQ with 3 bits"),
     ({"quant_method": "gptq", "bits": 2}, "GPTQ with 2 bits"),
-    (
-        {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}},
-        "a quantised KV cache",
-    ),
 ])  # fmt: skip
 def test_unknown_quantisation_methods_are_refused(
     tmp_path: Path, model: Gemma4ForCausalLM, config: dict[str, Any], message: str
@@ -263,6 +275,105 @@ def test_every_tensor_is_used_and_every_linear_filled(
     save_file(tensors, path, metadata=metadata)
     with pytest.raises(CheckpointError, match=r"layers\.2\.mlp\.up_proj\..* is missing"):
         load_target(tmp_path, 16)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> PreTrainedModel:
+    """A model whose dense checkpoint is in `tmp_path`."""
+    model = random_pre_norm("llama", num_hidden_layers=2, **PRE_NORM)
+    pre_norm_oracle.save(model, tmp_path)
+    return model
+
+
+def add_tensors(directory: Path, tensors: Tensors) -> None:
+    path = directory / "model.safetensors"
+    save_file(load_file(path) | tensors, path)
+
+
+@pytest.mark.parametrize(("names", "scheme"), [
+    (("self_attn.k_scale", "self_attn.v_scale"), {"num_bits": 8, "type": "float"}),
+    (("self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale"), None),
+    (("self_attn.kv_scale", "self_attn.k_zero_point"), {"num_bits": 8, "type": "int"}),
+])  # fmt: skip
+def test_scales_of_a_quantized_kv_cache_are_ignored(
+    tmp_path: Path, llama: PreTrainedModel, names: tuple[str, ...], scheme: dict[str, Any] | None
+) -> None:
+    edit_config(
+        tmp_path,
+        quantization_config={
+            "quant_method": "compressed-tensors",
+            "format": "dense",
+            "kv_cache_scheme": scheme,
+        },
+    )
+    layers = (f"model.layers.{layer}." for layer in range(2))
+    scales = {layer + name: torch.full((1,), 0.1) for layer in layers for name in names}
+    add_tensors(tmp_path, scales)
+    assert_computes(tmp_path, llama, {}, 0)
+    kinds = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
+    expected = f"ignored: {len(scales)} scales of a quantized KV cache ({kinds}), "
+    assert ignored_line(Checkpoint(tmp_path)).startswith(expected)
+    add_tensors(tmp_path, {"model.layers.0.self_attn.other_scale": torch.ones(1)})
+    with pytest.raises(CheckpointError, match=r"unknown tensors .*\.other_scale"):
+        load_target(tmp_path, 16)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_a_quantized_output_table_is_used_even_if_the_config_ties_it(
+    tmp_path: Path, llama: PreTrainedModel, method: str
+) -> None:
+    """As transformers loads a tied checkpoint whose two tables have different values."""
+    grid = rounded(load_file(tmp_path / "model.safetensors")["lm_head.weight"], GROUP)
+    values = save_words(tmp_path, method)
+    path = tmp_path / "model.safetensors"
+    tensors = {n: t for n, t in load_file(path).items() if n != "lm_head.weight"}
+    parts = awq(grid) if method == "awq" else gptq(grid, 1)
+    save_file(tensors | {f"lm_head.{part}": t for part, t in parts.items()}, path)
+    edit_config(tmp_path, tie_word_embeddings=True)
+    assert_computes(tmp_path, llama, values | {"lm_head.weight": grid.dense}, 15)
+    tables = [m for m in stored_matrices(Checkpoint(tmp_path)) if not m.is_linear]
+    assert [(m.name, m.loaded_as) for m in tables] == [
+        ("embed_tokens.weight", "dense"), ("lm_head.weight", "int4"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stored", "named", "steps"), [(2, "gptq", r"-1\.0"), (1, "gptq_v2", r"\+1\.0")]
+)
+@pytest.mark.usefixtures("llama")
+def test_zero_points_of_another_version_are_noticed_without_sym(
+    tmp_path: Path, stored: int, named: str, steps: str
+) -> None:
+    linears, tensors = projections(tmp_path)
+    for name, weight in linears.items():
+        parts = gptq(rounded(weight, GROUP), stored)
+        tensors |= {name.removesuffix("weight") + part: t for part, t in parts.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "checkpoint_format": named}
+    edit_config(tmp_path, quantization_config=config)
+    with pytest.raises(
+        CheckpointError, match=f"INT4 weights are {steps} steps off zero on average"
+    ):
+        load_target(tmp_path, 16)
+    right = config | {"checkpoint_format": "gptq" if stored == 1 else "gptq_v2"}
+    edit_config(tmp_path, quantization_config=right)
+    load_target(tmp_path, 16)
+
+
+@pytest.mark.parametrize("place", ["compression_config", "text_config", "nested"])
+def test_a_quantization_config_is_found_wherever_writers_put_it(
+    tmp_path: Path, llama: PreTrainedModel, place: str
+) -> None:
+    values = save_gptq(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    said = config.pop("quantization_config")
+    spelled = {
+        "compression_config": {"compression_config": said},
+        "text_config": {"text_config": {"quantization_config": said}},
+        "nested": {"quantization_config": {"quantization_config": said, "sparsity_config": {}}},
+    }
+    write_config(tmp_path, config | spelled[place])
+    assert_computes(tmp_path, llama, values, 14)
 
 
 def metadata_of(path: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from eagle_aot.export import ExportSpec
 from eagle_aot.export.inspect_cli import main
-from eagle_aot.export.loading.describe_target import dense_line, report_dense
+from eagle_aot.export.loading.describe_target import dense_line, report_stored
 from eagle_aot.targets.family import TINY_DIR
 from support.files.gguf import SIZE, write_bare_llama
 from support.refusals import refuses
@@ -92,7 +92,7 @@ def test_dense_matrices_are_reported_with_their_bytes(
 ) -> None:
     elements = 8 * 64 * 96
     stored, held = elements * 34 / 32 / 1e6, elements * 4 / 1e6
-    report_dense(ExportSpec(target_model="llama", target_dir=bare), torch.float32)
+    report_stored(ExportSpec(target_model="llama", target_dir=bare), torch.float32)
     assert capsys.readouterr().err == (
         f"held dense: 8 linears in Q8_0: {stored:.1f} MB in the file, {held:.1f} MB in float32\n"
     )
@@ -107,7 +107,7 @@ def test_no_line_where_no_matrix_becomes_dense(
         "tiny": ExportSpec(target_model="gemma4-tiny", target_dir=TINY_DIR / "target"),
         "dummy": ExportSpec(target_model="gemma4-31b", load_format="dummy"),
     }
-    report_dense(specs[name], torch.bfloat16)
+    report_stored(specs[name], torch.bfloat16)
     assert capsys.readouterr().err == ""
 
 

@@ -12,51 +12,72 @@ from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.weight import Int4Weight
-from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
 from support.gemma_oracle import write_config
 
 Tensors = dict[str, Tensor]
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-IN_ORDER = tuple(range(8))
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A weight [N, K] on a grid of 16: codes [N, K], zeros and float16 scales [N, K / g]."""
+    """A weight [N, K] on a grid: codes [N, K] of `bits`, zeros and float16 scales [N, K / g].
+
+    `group_of` [K] is the group of each column, None for consecutive columns.
+    """
 
     codes: Tensor
     zeros: Tensor
     scales: Tensor
+    bits: int = 4
+    group_of: Tensor | None = None
+
+    @property
+    def columns(self) -> Tensor:
+        """The group of each column [K]."""
+        size = self.codes.shape[1] // self.scales.shape[1]
+        in_order = torch.arange(self.codes.shape[1]) // size
+        return in_order if self.group_of is None else self.group_of
 
     @property
     def dense(self) -> Tensor:
-        """The weight in float32 [N, K], group by group."""
-        size = self.codes.shape[1] // self.scales.shape[1]
+        """The weight in float32 [N, K], column by column."""
         columns = []
-        for k in range(self.codes.shape[1]):
-            centred = (self.codes[:, k] - self.zeros[:, k // size]).float()
-            columns.append(centred * self.scales[:, k // size].float())
+        for k, group in enumerate(self.columns.tolist()):
+            centred = (self.codes[:, k] - self.zeros[:, group]).float()
+            columns.append(centred * self.scales[:, group].float())
         return torch.stack(columns, dim=1)
 
 
-def rounded(weight: Tensor, group: int, symmetric: bool = False) -> Rounded:
-    """Round `weight` [N, K] to the nearest points of min-max grids."""
-    blocks = weight.float().unflatten(1, (-1, group))
+def rounded(
+    weight: Tensor, group: int, symmetric: bool = False, bits: int = 4, act_order: bool = False
+) -> Rounded:
+    """Round `weight` [N, K] to the nearest points of min-max grids.
+
+    With `act_order` the columns of each group are anywhere, in an order that depends on K.
+    """
+    most, half = 2**bits - 1, 2 ** (bits - 1)
+    permutation = torch.arange(weight.shape[1])
+    if act_order:
+        seeded = torch.Generator().manual_seed(weight.shape[1])
+        permutation = torch.randperm(weight.shape[1], generator=seeded)
+    blocks = weight.float()[:, permutation].unflatten(1, (-1, group))
     low, high = blocks.amin(-1).clamp(max=0), blocks.amax(-1).clamp(min=0)
     span = 2 * blocks.abs().amax(-1) if symmetric else high - low
-    scales = (span / 15).clamp(min=1e-4).half()
-    zeros = torch.full_like(low, 8) if symmetric else (-low / scales).round().clamp(0, 15)
-    codes = (blocks / scales.unsqueeze(-1) + zeros.unsqueeze(-1)).round().clamp(0, 15)
-    return Rounded(codes.flatten(1).long(), zeros.long(), scales)
+    scales = (span / most).clamp(min=1e-4).half()
+    zeros = torch.full_like(low, half) if symmetric else (-low / scales).round().clamp(0, most)
+    codes = (blocks / scales.unsqueeze(-1) + zeros.unsqueeze(-1)).round().clamp(0, most)
+    back = permutation.argsort()
+    group_of = back // group if act_order else None
+    return Rounded(codes.flatten(1)[:, back].long(), zeros.long(), scales, bits, group_of)
 
 
-def words(codes: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Pack codes [R, C] into words int32 [R, C / 8]: nibble j of a word is column `order[j]`."""
-    rows = []
+def words(codes: Tensor, order: tuple[int, ...], bits: int = 4) -> Tensor:
+    """Pack codes [R, C] into words int32 [R, C bits / 32]; code j of a word is `order[j]`."""
+    rows, width = [], len(order)
     for row in codes.tolist():
-        eights = [row[i : i + 8] for i in range(0, len(row), 8)]
-        rows.append([sum(e[c] << 4 * j for j, c in enumerate(order)) for e in eights])
+        parts = [row[i : i + width] for i in range(0, len(row), width)]
+        rows.append([sum(p[c] << bits * j for j, c in enumerate(order)) for p in parts])
     signed = [[word - 2**32 if word >= 2**31 else word for word in row] for row in rows]
     return torch.tensor(signed, dtype=torch.int32)
 
@@ -72,13 +93,13 @@ def awq(weight: Rounded) -> Tensors:
 
 def gptq(weight: Rounded, version: int) -> Tensors:
     """Return the tensors of a GPTQ linear; version 1 stores zeros minus one."""
-    stored = (weight.zeros - 1) % 16 if version == 1 else weight.zeros
-    size = weight.codes.shape[1] // weight.scales.shape[1]
+    bits, order = weight.bits, tuple(range(32 // weight.bits))
+    stored = (weight.zeros - 1) % 2**bits if version == 1 else weight.zeros
     return {
-        "qweight": words(weight.codes, IN_ORDER).t().contiguous(),
-        "qzeros": words(stored.t(), IN_ORDER),
+        "qweight": words(weight.codes, order, bits).t().contiguous(),
+        "qzeros": words(stored.t(), order, bits),
         "scales": weight.scales.t().contiguous(),
-        "g_idx": torch.arange(weight.codes.shape[1], dtype=torch.int32) // size,
+        "g_idx": weight.columns.int(),
     }
 
 
@@ -92,7 +113,7 @@ def write_linear(directory: Path, tensors: Tensors, quantization: dict[str, Any]
 
 def dense(weight: Int4Weight) -> Tensor:
     """Return the weight [N, K] in its scales' dtype."""
-    return dequantise_int4(weight.qdata, weight.scale, weight.zero_point)
+    return weight.dense()
 
 
 def count_int4_linears(target: TapTarget) -> int:
