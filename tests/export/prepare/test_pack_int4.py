@@ -74,10 +74,23 @@ def packed_modules(model: nn.Module) -> dict[str, PackedModule]:
     return {n: m for n, m in model.named_modules() if isinstance(m, PackedModule)}
 
 
-@pytest.mark.parametrize("name", ["gemma4", "qwen3", "llama"])
+def order_columns(target: nn.Module) -> None:
+    """Make stored columns multiply others; linears of one input have the same order."""
+    for linear in target.modules():
+        if isinstance(linear, Int4Linear):
+            linear.order = torch.arange(linear.in_features).roll(linear.in_features // 3)
+
+
+@pytest.mark.parametrize("name", ["gemma4", "qwen3", "llama", "act-order"])
 def test_a_packed_target_has_the_same_outputs(name: str) -> None:
     sizes = {"qwen3": QWEN3.published[0], "llama": LLAMA.published[1]}
-    target = shipped() if name == "gemma4" else random_target(sizes[name].config)
+    target = (
+        shipped() if name == "gemma4" else random_target(sizes.get(name, sizes["llama"]).config)
+    )
+    if name == "act-order":
+        before = outputs(target)
+        order_columns(target)
+        assert not torch.equal(outputs(target)[0], before[0])
     expected, layers = outputs(target), target.num_hidden_layers
     target = pack_int4(target, 132)
     kinds = [type(module).__name__ for module in packed_modules(target).values()]
