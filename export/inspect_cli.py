@@ -9,7 +9,8 @@ import msgspec
 from rich.console import Console
 
 from eagle_aot import __version__
-from eagle_aot.artifact import Manifest
+from eagle_aot.artifact import MANIFEST, Manifest
+from eagle_aot.artifact.locate import local_artifact
 from eagle_aot.artifact.outline import outline_manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import PairingError
@@ -150,7 +151,7 @@ def rank_readings(spec: DraftSpec) -> None:
         verdict.announce(console)
 
 
-@click.argument("directory", metavar="DIR", type=PATH)
+@click.argument("directory", metavar="DIR|ORG/NAME", type=PATH)
 @as_json_option
 @eagle_command
 def artifact(directory: Path, as_json: bool) -> None:
@@ -158,7 +159,7 @@ def artifact(directory: Path, as_json: bool) -> None:
 
     eagle-check --verify shows it, too, and compares every file with it.
     """
-    manifest = Manifest.read(directory)
+    manifest = Manifest.read(local_artifact(directory, (MANIFEST,)))
     click.echo(json.dumps(manifest.to_json()) if as_json else "\n".join(outline_manifest(manifest)))
 
 

@@ -10,15 +10,25 @@ import msgspec
 from msgspec.structs import replace
 
 from eagle_aot import __version__
-from eagle_aot.artifact import PROCESSOR_FILES, TOKENIZER_FILES, FileRecord, Manifest, file_records
+from eagle_aot.artifact import (
+    PROCESSOR_FILES,
+    TOKENIZER_FILES,
+    CheckpointIdentity,
+    FileRecord,
+    Manifest,
+    file_records,
+)
 from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
+from eagle_aot.common.hub import Repository, fetch
 from eagle_aot.common.spec import spec_fields
 from eagle_aot.common.text import printable
-from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints
+from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
+from eagle_aot.export.loading.locate import checkpoint_directory, plan_checkpoint
 from eagle_aot.export.pipeline import export
 from eagle_aot.export.resolution import resolve
 from eagle_aot.export.spec import ExportSpec
+from eagle_aot.targets import get_target
 
 SAME, DIFFERENT, MISSING, NEW = "same", "different", "missing", "new"
 COMPARED = (
@@ -119,7 +129,8 @@ def reproduce(spec: ExportSpec) -> tuple[Path, Reproduction]:
     """Repeat the export that the manifest `spec.reproduce` records; return its directory and what
     differs.
 
-    Of `spec` only the directories are used. Versions that differ are printed on stderr before the
+    Of `spec` only the directories are used; recorded commits of repositories are downloaded for
+    those that it does not name. Versions that differ are printed on stderr before the
     work. Raises CheckpointError for a checkpoint that is not the recorded one, and what an export
     raises.
     """
@@ -128,13 +139,36 @@ def reproduce(spec: ExportSpec) -> tuple[Path, Reproduction]:
     again = recorded_spec(manifest, spec.reproduce)
     output_dir = spec.output_dir or Path(f"{again.target_model}-{again.backend}-reproduced")
     check_output_dir(spec.reproduce, output_dir)
-    directories = {"target_dir": spec.target_dir, "draft_dir": spec.draft_dir}
-    resolved = resolve(replace(again, output_dir=output_dir, **directories))
+    shipped = get_target(target_name(again))
+    target_dir = recorded_dir("--target-dir", spec.target_dir, manifest.target, shipped.target_dir)
+    draft_dir = recorded_dir("--draft-dir", spec.draft_dir, manifest.draft, shipped.draft_dir)
+    again = replace(again, output_dir=output_dir, target_dir=target_dir, draft_dir=draft_dir)
+    resolved = resolve(again)
     with resolved.progress.stage("compare checkpoints"):
         check_checkpoints(manifest, resolved.checkpoints)
     for line in difference_lines(environment(manifest)):
         click.echo(line, err=True)
     return output_dir, compare_artifacts(manifest, export(resolved))
+
+
+def recorded_dir(
+    flag: str, requested: Path | None, recorded: CheckpointIdentity, shipped: Path | None
+) -> Path | None:
+    """Return the directory of a recorded checkpoint: the requested one, or the recorded commit of a
+    repository, downloaded if need be; None for random weights and a checkpoint that ships.
+
+    Raises SettingError if only the user can know it, and HubError.
+    """
+    if requested is not None or recorded.directory is None:
+        return requested
+    if recorded.commit is None and shipped is None:
+        raise SettingError(f"{flag} is needed: the recorded checkpoint is {recorded.directory}")
+    repository = Repository.parse(recorded.directory)
+    if recorded.commit is None or repository is None:
+        return None
+    plan = plan_checkpoint(Repository(repository.id, recorded.commit, repository.file))
+    fetch([plan])
+    return checkpoint_directory(plan)
 
 
 def recorded_spec(manifest: Manifest, path: Path) -> ExportSpec:

@@ -118,7 +118,10 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
 
 @spec_command(RunSpec)
 def main(spec: RunSpec) -> None:
-    """Generate from ARTIFACT, speculating with its own drafter or with ngram."""
+    """Generate from ARTIFACT, speculating with its own drafter or with ngram.
+
+    ARTIFACT is a directory, or a repository on the Hugging Face Hub, ORG/NAME[@REVISION].
+    """
     if spec.chat:
         chat(spec)
         return
@@ -158,7 +161,7 @@ def generate(spec: RunSpec, prompts: list[Prompt]) -> None:
         elif not spec.quiet:
             Console(stderr=True).print("\nIn all", totals(results), sep="\n")
     if spec.plot is not None and results:
-        plot(results, spec.artifact, spec.plot)
+        plot(results, spec.name, spec.plot)
     failures.raise_any(len(prompts))
 
 
@@ -186,10 +189,10 @@ def generate_batch(spec: RunSpec, prompts: list[Prompt], batch_size: int) -> Non
     batch = PromptBatch(runner, spec)
     batch.run(prompts, batch_size, options)
     if spec.plot is not None and batch.results:
-        plot(batch.results, spec.artifact, spec.plot)
+        plot(batch.results, spec.name, spec.plot)
 
 
-def plot(results: Sequence["Result"], artifact: Path, path: Path) -> None:
+def plot(results: Sequence["Result"], artifact: str, path: Path) -> None:
     """Plot the acceptance of all drafts. Raises SettingError where nothing was drafted."""
     from eagle_aot.lab.plots import plot_acceptance
 
@@ -198,5 +201,5 @@ def plot(results: Sequence["Result"], artifact: Path, path: Path) -> None:
         raise SettingError(f"--plot {path}: nothing was drafted")
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
     shape = f"K = {stats.chain_len}" if stats.tree is None else f"tree {stats.tree}"
-    title = f"{artifact.resolve().name}, {shape}, {requests}, {stats.rounds} rounds"
+    title = f"{artifact}, {shape}, {requests}, {stats.rounds} rounds"
     plot_acceptance(stats, title, path)

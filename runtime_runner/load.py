@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eagle_aot.artifact import COPY_ROWS, Constants, Manifest
+from eagle_aot.artifact.locate import local_artifact
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.runtime_runner.drafters import drafter_factory, read_draft_ids
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
@@ -21,7 +22,7 @@ def load_artifact(
     reuse: bool = True,
     verify: Callable[[Manifest, Path], None] = Manifest.verify,
 ) -> Runner:
-    """Open an artifact directory for running.
+    """Open an artifact for running: a directory, or a repository on the Hugging Face Hub, ORG/NAME.
 
     With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` is the kind
     of drafter to use: the artifact's own one, which is the default, or "ngram", prompt lookup, for
@@ -31,10 +32,10 @@ def load_artifact(
 
     Its files must match the manifest's hashes, as `verify` finds, and its constants the manifest's.
     Raises ArtifactError for an artifact that is damaged, of another version or with a drafter that
-    is not known here, SettingError for a drafter that needs what the artifact does not have, and
-    UnsupportedError for an executor that does not fit it.
+    is not known here, HubError for one that cannot be downloaded, SettingError for a drafter that
+    needs what the artifact does not have, and UnsupportedError for an executor that does not fit.
     """
-    directory = Path(path)
+    directory = local_artifact(Path(path))
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from eagle_aot.artifact.locate import artifact_name, local_artifact
 from eagle_aot.common.spec import Option, OptionsOf, check_fields
 from eagle_aot.runtime_runner.frontend.parameters import SPECULATION, GenerationParams, parse_params
 from eagle_aot.runtime_runner.sampling.parameters import GENERATION
@@ -16,7 +17,8 @@ ENGINE, OUTPUT = "Engine", "Output"
 
 
 class ArtifactSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """An artifact, and how to open it."""
+    """An artifact, and how to open it. A published one, ORG/NAME, is downloaded and replaced by its
+    directory when a spec is made, which raises HubError."""
 
     artifact: Path
     drafter: Annotated[str | None, Option(
@@ -27,6 +29,12 @@ class ArtifactSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        msgspec.structs.force_setattr(self, "artifact", local_artifact(self.artifact))
+
+    @property
+    def name(self) -> str:
+        """The name of the artifact's repository or directory."""
+        return artifact_name(self.artifact)
 
     def load(self, **options: Any) -> "Runner":
         """Open the artifact; `options` are other arguments of `load_artifact`. Raises as it

@@ -24,20 +24,20 @@ def locate(spec: ExportSpec) -> ExportSpec:
     spec, repository = _target(spec)
     spec, head = _head(spec, repository)
     plans = {
-        name: plan(found)
+        name: plan_checkpoint(found)
         for name, found in (("target_dir", repository), ("draft_dir", head))
         if found is not None
     }
     fetch(list(plans.values()))
-    return replace(spec, **{name: directory(plan) for name, plan in plans.items()})
+    return replace(spec, **{name: checkpoint_directory(plan) for name, plan in plans.items()})
 
 
-def plan(repository: Repository) -> Download:
+def plan_checkpoint(repository: Repository) -> Download:
     """Plan the download of a checkpoint. Raises HubError and CheckpointNotFoundError."""
     return plan_download(repository, lambda names: checkpoint_files(names, repository))
 
 
-def directory(download: Download) -> Path:
+def checkpoint_directory(download: Download) -> Path:
     """Return the checkpoint of a download: its directory, or the GGUF file that was named."""
     only_file = download.repository.file is not None
     return download.directory / download.files[0] if only_file else download.directory

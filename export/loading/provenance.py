@@ -2,11 +2,13 @@
 
 import shutil
 import tempfile
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from eagle_aot.artifact import CheckpointIdentity, file_records, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
+from eagle_aot.common.hub import Repository
 from eagle_aot.common.image_settings import ImageSettings, processor_file, read_settings
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as, write_tokenizer
@@ -130,13 +132,20 @@ class Provenance:
 
 
 def identity(directory: Path | None) -> CheckpointIdentity:
-    """Return the name of a checkpoint's directory, and the records of its config, indices and
-    weights. A target's tokenizer is in the artifact, so it is not recorded here."""
+    """Return the name of a checkpoint's directory, or its repository and commit, and the records of
+    its config, indices and weights.
+
+    A target's tokenizer is in the artifact, so it is not recorded here.
+    """
     if directory is None:
         return NO_CHECKPOINT
     configs = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
     files = file_records([*configs, *weight_files(directory)])
-    return CheckpointIdentity(directory=directory.absolute().name, files=files)
+    repository = Repository.of_path(directory)
+    if repository is None:
+        return CheckpointIdentity(directory=directory.absolute().name, files=files)
+    name = str(replace(repository, revision=None))
+    return CheckpointIdentity(directory=name, files=files, commit=repository.revision)
 
 
 def find_tokenizer(target_dir: Path | None) -> list[Path]:

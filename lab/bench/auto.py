@@ -114,7 +114,7 @@ def main(spec: AutoSpec) -> None:
     if file is not None:
         lines += speeds_of(ALL, everything)
     spec.show(
-        f"chains and trees of {spec.artifact.name}",
+        f"chains and trees of {spec.name}",
         {"identical": same, "lines": [asdict(line) for line in lines]},
         speed_table(lines),
         *summary(lines),

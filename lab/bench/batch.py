@@ -122,7 +122,7 @@ def main(spec: BatchBenchSpec) -> None:
         for context in spec.contexts
     ]
     results = {"lines": [line.to_json(spec.taus) for line in lines]}
-    spec.show(f"batches of {spec.artifact.name}", results, *tables)
+    spec.show(f"batches of {spec.name}", results, *tables)
 
 
 def measure(runner: Runner, spec: BatchBenchSpec) -> Iterator[BatchTimes]:

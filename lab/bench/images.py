@@ -104,7 +104,7 @@ def main(spec: ImagesSpec) -> None:
         "encoded": [asdict(line) for line in encoded],
         "prompts": [asdict(prompt) for prompt in prompts],
     }
-    spec.show(f"images in prompts of {spec.artifact.name}", results, encoding_table, prompt_table)
+    spec.show(f"images in prompts of {spec.name}", results, encoding_table, prompt_table)
 
 
 def random_image(inputs: ImageInputs, rows: int) -> PromptImage:

@@ -65,7 +65,7 @@ def main(spec: PrefixSpec) -> None:
         times = (f"{s:.3f}" for s in (line.first_mean, line.first_longest, line.seconds))
         counts = f"{line.prompt_tokens:,}", f"{line.cached_tokens:,}"
         table.add_row("yes" if line.reuse else "no", *times, *counts)
-    subject = f"{spec.requests} requests to {spec.artifact.name}, a prefix of {spec.prefix} tokens"
+    subject = f"{spec.requests} requests to {spec.name}, a prefix of {spec.prefix} tokens"
     spec.show(subject, {"lines": [asdict(line) for line in lines]}, table)
     if any(run.tokens != runs[0].tokens for run in runs):
         raise click.ClickException("tokens differ")

@@ -17,7 +17,7 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
     port: Annotated[int, Option("Port to listen on.", SERVER, least=0, most=65535)] = 8000
     model: Annotated[str | None, Option(
-        "The model's name in requests; default: the directory's name.", SERVER,
+        "The model's name in requests; default: the name of the directory or repository.", SERVER,
         "NAME")] = None  # fmt: skip
     api_key_file: Annotated[Path | None, Option(
         "API keys, one a line; a request must have one of them.", SERVER,
@@ -42,7 +42,7 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     @property
     def model_name(self) -> str:
         """The model's name in requests."""
-        return self.model or self.artifact.resolve().name
+        return self.model or self.name
 
     @property
     def load_options(self) -> dict[str, Any]:

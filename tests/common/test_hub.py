@@ -133,8 +133,8 @@ class Case(NamedTuple):
 
 
 @pytest.mark.parametrize("case", [
-    Case("org/none", {}, "no such repository on http://.*: check the name, or log in with `hf au"),
-    Case("org/secret", {}, "no such repository on .*, or a private one: .*hf auth login"),
+    Case("org/none", {}, "neither a path here nor a repository on http.*: check the name, or log"),
+    Case("org/secret", {}, "neither .*, unless a private one: .*hf auth login"),
     Case("org/licensed", {}, r"gated: accept its licence at http://.*/org/licensed, and log in"),
     Case("org/model@v9", {}, "org/model@v9: no such revision: http://.*/org/model/commits lists"),
     Case("org/model", {"throttle": 10**6}, r"no more requests for now \(429\): wait some minutes"),

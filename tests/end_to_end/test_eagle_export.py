@@ -21,7 +21,7 @@ OPTIONS = {
     "--chain-len", "--max-seq-len", "--max-prefill", "--max-batch-size", "--load-format",
     "--dummy-layers", "--quantize", "--draft-quant", "--inputs", "--image-tokens", "--table-quant",
     "--cpu-weights", "--check-only", "--tap-layers", "--jobs", "--reproduce", "--no-self-test",
-    "--json", "--version",
+    "--json", "--version", "--draft-model", "--revision",
 }  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def test_options_are_listed() -> None:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--target-model", "gpt-5"], "known targets: gemma4-tiny, gemma4-31b"),
-    (["--target-model", "gemma4-31b"], "--target-dir is needed: gemma4-31b"),
+    (["--target-model", "qwen3"], "--target-dir is needed: qwen3"),
     (["--target-model", "auto"], "--target-dir is needed: auto"),
     (["--target-model", "gemma4-26b-a4b"], "gemma4-26b-a4b is not supported: each token"),
     (["--target-model", "gemma4-31b", "--target-dir", "/"], "--target-dir /config.json: no"),

@@ -26,6 +26,7 @@ from eagle_aot.export.reproduce import (
 from eagle_aot.export.resolution import ResolvedExport
 from eagle_aot.targets import TARGETS
 from support.files.artifact import write_artifact
+from support.hub import HubRepository, files_of, hub_server, use_hub
 from support.refusals import refuses
 
 TINY = TARGETS["gemma4-tiny"]
@@ -192,6 +193,53 @@ def test_differences_are_listed_by_name(recorded: Manifest) -> None:
 ])  # fmt: skip
 def test_differences_have_dotted_names(one: Any, other: Any, expected: Any) -> None:
     assert differences(one, other) == expected
+
+
+def test_recorded_commits_of_repositories_are_used_again(
+    recorded: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_of(tmp_path / "target"), files_of(tmp_path / "head")
+    repositories = dict(zip(("org/tiny", "org/head"), map(HubRepository, files), strict=True))
+    with hub_server(repositories) as hub:
+        use_hub(hub, tmp_path, monkeypatch)
+        spec = ExportSpec(**asdict(SPEC) | {"target_model": "org/tiny", "draft_model": "org/head"})
+        pair = resolve(spec)
+        provenance = pair.checkpoints.provenance
+        commit = hub.repositories["org/tiny"].branches["main"]
+        target = TargetIdentity(name="gemma4_text", **asdict(provenance.target))
+        assert (target.directory, target.commit) == ("org/tiny", commit)
+        of_hub = replace(recorded, target=target, draft=provenance.draft,
+                         options=pair.recorded("eagle3", 4, 64))  # fmt: skip
+        of_hub.write(tmp_path / "artifact")
+        assert Manifest.read(tmp_path / "artifact") == of_hub
+        for repository in hub.repositories.values():
+            repository.commit("main", {"config.json": b"{}"})
+        shutil.rmtree(tmp_path / "hub")
+        exported: list[ResolvedExport] = []
+
+        def export(resolved: ResolvedExport) -> Manifest:
+            exported.append(resolved)
+            return of_hub
+
+        monkeypatch.setattr(module, "export", export)
+        result = again(tmp_path / "artifact", "--output-dir", tmp_path / "out", "--json")
+        assert result.exit_code == 0, result.output
+        (found,) = exported
+        assert (found.spec.target_dir, found.spec.draft_dir) == (
+            pair.spec.target_dir, pair.spec.draft_dir
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "flag"), [("target", "--target-dir"), ("draft", "--draft-dir")])
+def test_directories_that_only_the_user_knows_are_requested(
+    recorded: Manifest, tmp_path: Path, field: str, flag: str
+) -> None:
+    options = recorded.options | {"target_model": "gemma4-31b"}
+    replace(recorded, options=options).write(tmp_path / "artifact")
+    requested = ("--target-dir", tmp_path / "target") if field == "draft" else ()
+    name = "head" if field == "draft" else "target"
+    result = again(tmp_path / "artifact", *requested, "--output-dir", tmp_path / "out")
+    refuses(result, f"{flag} is needed: the recorded checkpoint is {name}")
 
 
 def test_different_versions_are_printed_before_the_work(

@@ -128,7 +128,7 @@ def test_a_p_eagle_head_is_trained_on_the_same_answers(trained: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(("arguments", "line"), [
-    (["--target-model", "smollm2-135m"], "--target-dir is needed: smollm2-135m is read from"),
+    (["--target-model", "auto"], "--target-dir is needed: auto is read from"),
     (["--target-dir", "nowhere"], "--target-dir nowhere: no such checkpoint directory"),
     ([*TARGET, "head", "--held-out", "2"], "0 texts to train on and 0 to measure on: run the"),
     ([*TARGET, "evaluate"], "evaluate: name prompts with --eval-prompts-jsonl"),

@@ -246,7 +246,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def api(self, owner: str, name: str, kind: str = "", rest: str = "main") -> None:
         """Answer about a model."""
-        if (repository := self.repository(f"{owner}/{name}")) is None:
+        of_file = kind == "auth-check"
+        if (repository := self.repository(f"{owner}/{name}", of_file=of_file)) is None:
+            return
+        if kind == "auth-check":
+            self.answer_json({})
             return
         if kind == "preupload":
             self.preupload()

@@ -105,7 +105,7 @@ def main(spec: KernelsSpec) -> None:
         "read_gb_per_second": bandwidth / 1e9,
         "forwards": [profile.to_json() for profile in profiles],
     }
-    spec.show(f"target_verify of {spec.artifact.name}", results, *texts)
+    spec.show(f"target_verify of {spec.name}", results, *texts)
 
 
 def fill_caches(runner: Runner) -> None:

@@ -130,7 +130,7 @@ def main(spec: ServerSpec) -> None:
         url = spec.url
         if url is None:
             log = stack.enter_context(tempfile.TemporaryFile("w+"))
-            options = ["--model", spec.artifact.name, "--no-reuse"]
+            options = ["--model", spec.name, "--no-reuse"]
             options += ["--replicas", str(spec.replicas)] if spec.replicas else []
             _, url = stack.enter_context(serving(readable, *options, log=log))
         lines = [
@@ -145,7 +145,7 @@ def main(spec: ServerSpec) -> None:
         "texts_sha256": known_texts.sha256,
     }
     counts = f"{len(known_texts.texts)} texts, {different} not always the same"
-    spec.show(f"{spec.artifact.name}, served", results, *tables(lines, alone.get(1)), counts)
+    spec.show(f"{spec.name}, served", results, *tables(lines, alone.get(1)), counts)
     if different:
         raise click.ClickException(f"{different} texts are not what they were")
 

@@ -77,8 +77,16 @@ def is_plain(name: str) -> bool:
 
 
 def leads_out(directory: Path, name: str) -> bool:
-    """Return whether a file of `directory` is a link that leads out of it."""
-    return os.path.dirname(os.path.realpath(directory / name)) != os.path.realpath(directory)
+    """Return whether a file of `directory` is a link that leads out of it.
+
+    In the cache of huggingface_hub it may lead to where that keeps the content of files.
+    """
+    home, file = (Path(os.path.realpath(path)) for path in (directory, directory / name))
+    if file.parent == home:
+        return False
+    in_cache = home.parent.name == "snapshots" and home.parents[1].name.startswith("models--")
+    stores = [folder / "blobs" for folder in home.parents[1:3]] if in_cache else []
+    return not any(file.is_relative_to(store) for store in stores)
 
 
 def file_record(path: Path) -> FileRecord:

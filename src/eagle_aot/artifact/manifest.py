@@ -41,10 +41,15 @@ class Device(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class CheckpointIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A checkpoint directory's name and the files that were read there; None and no files for
-    random weights."""
+    random weights.
+
+    `commit` is that of a repository on the Hugging Face Hub, whose name `directory` then is; None,
+    and not written, for other directories.
+    """
 
     directory: str | None
     files: dict[str, FileRecord]
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")] | None = None
 
 
 class TargetIdentity(CheckpointIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,10 +154,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON reads it back, with lists for tuples. Raises ValueError for NaN and
         infinity."""
-        text = json.dumps(self, default=structs.asdict, allow_nan=False)
-        values: dict[str, Any] = json.loads(text)
-        if self.images is None:
-            del values["images"]
+        values: dict[str, Any] = json.loads(json.dumps(self, default=_written, allow_nan=False))
         return values
 
     @classmethod
@@ -218,6 +220,13 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name, record in self.files.items():
             if problem := mismatch(directory, name, record.bytes):
                 yield name, problem
+
+
+def _written(struct: Struct) -> dict[str, Any]:
+    """Return the fields of a struct without those that are None by default."""
+    unset = {f.name for f in structs.fields(struct) if f.default is None}
+    values = structs.asdict(struct).items()
+    return {name: value for name, value in values if value is not None or name not in unset}
 
 
 class Versioned(Struct):

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<file>[^/:@]+))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-SNAPSHOT = re.compile(r".*/models--(?P<id>[^/]+)/snapshots/(?P<commit>[^/]+)(/(?P<file>[^/]+))?")
+SNAPSHOT = re.compile(
+    rf".*/models--(?P<id>[^/]+)/snapshots/(?P<commit>{COMMIT.pattern})(/(?P<file>[^/]+))?"
+)
 DIGEST_BYTES = 1 << 20
 
 Select = Callable[[Sequence[str]], list[str]]
@@ -109,6 +112,8 @@ def plan_download(repository: Repository, select: Select) -> Download:
         if info.id != repository.id:
             click.echo(f"{repository.id}: is now {info.id}: use that name", err=True)
             repository = Repository(info.id, repository.revision, repository.file)
+        if info.gated:
+            api.auth_check(repository.id)
         # Records the commit of the branch in the cache, for the next time.
         api.resolve_revision(repository.id, revision=repository.revision)
         entries = api.list_repo_tree(repository.id, revision=info.sha)
@@ -123,7 +128,10 @@ def fetch(downloads: Sequence[Download]) -> None:
     """Download what is not in the cache, and compare it with the hashes of the repository's
     listing. Raises HubError, before anything is downloaded if the disk is too small."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     _check_disk(sum(download.bytes for download in downloads))
     for plan in downloads:
         if not plan.missing:
@@ -241,8 +249,8 @@ def _explanation(repository: Repository, error: BaseException) -> str | None:
             return f"disabled on the Hub: see {url}"
         case errors.RepositoryNotFoundError():
             return (
-                f"no such repository on {constants.ENDPOINT}, or a private one: "
-                f"check the name, or {_log_in()}"
+                f"neither a path here nor a repository on {constants.ENDPOINT}, unless a private "
+                f"one: check the name, or {_log_in()}"
             )
         case errors.RevisionNotFoundError():
             return f"no such revision: {url}/commits lists them"

@@ -170,7 +170,7 @@ def test_paths_are_targets_and_heads(hub: Hub, tmp_path: Path) -> None:
     ({"target_model": "gemma4-tiny", "revision": "v2"}, "--revision v2: goes with"),
     ({"target_model": "gemma4-tiny", "load_format": "dummy", "draft_model": "a/b"},
      "--load-format dummy downloads nothing: leave out --draft-model"),
-    ({"target_model": "org/Tiny", "draft_model": "org/none"}, "org/none: no such repository"),
+    ({"target_model": "org/Tiny", "draft_model": "org/none"}, "org/none: neither a path here nor"),
     ({"target_model": "org/ggufs"}, "2 GGUF files: name one, org/ggufs:a-Q4_0.gguf"),
 ])  # fmt: skip
 def test_wrong_names_are_refused_before_any_download(
