@@ -35,7 +35,7 @@ def load_artifact(
     is not known here, HubError for one that cannot be downloaded, SettingError for a drafter that
     needs what the artifact does not have, and UnsupportedError for an executor that does not fit.
     """
-    directory = local_artifact(Path(path))
+    directory = local_artifact(path)
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)

@@ -8,12 +8,13 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.hub import Repository, download
 
 
-def local_artifact(path: Path, files: Sequence[str] = (MANIFEST, *ARTIFACT_FILES)) -> Path:
+def local_artifact(name: str | Path, files: Sequence[str] = (MANIFEST, *ARTIFACT_FILES)) -> Path:
     """Return the directory of an artifact. `ORG/NAME[@REVISION]` that is no path here is a
     published one, and `files` of it are downloaded.
 
     Raises HubError, and ArtifactError for a repository that is no artifact.
     """
+    path = Path(name)
     repository = None if path.exists() else Repository.parse(str(path))
     if repository is None:
         return path
