@@ -16,6 +16,7 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.layer import fold_column_orders
 from eagle_aot.targets.decoder.rope import (
     ORIGINAL_CONTEXT,
     Rope,
@@ -24,7 +25,7 @@ from eagle_aot.targets.decoder.rope import (
     read_rope,
 )
 from eagle_aot.targets.family import Family, Published
-from eagle_aot.targets.int4 import Int4Linear, Int4Weight
+from eagle_aot.targets.int4 import rows_of
 from eagle_aot.targets.pre_norm.config import (
     FULL,
     QKV,
@@ -93,6 +94,7 @@ class StackedDecoder(PreNormDecoder):
         for attention, mlp in self._branches():
             _split(attention, "qkv_proj", {name: part.flatten() for name, part in parts.items()})
             _split(mlp, "gate_up_proj", {"gate_proj": gate, "up_proj": up})
+        fold_column_orders(self)
 
     def _branches(self) -> list[tuple[nn.Module, nn.Module]]:
         return [
@@ -116,20 +118,7 @@ def _split(owner: nn.Module, name: str, rows: Mapping[str, Tensor]) -> None:
     stacked = owner.get_submodule(name)
     delattr(owner, name)
     for part, numbers in rows.items():
-        setattr(owner, part, _rows_of(stacked, numbers))
-
-
-def _rows_of(stacked: nn.Module, rows: Tensor) -> nn.Module:
-    """Return the linear of some rows int64 [N]."""
-    if isinstance(stacked, Int4Linear):
-        whole, scale = stacked.weight, stacked.scale
-        zeros, digits = whole.zero_point[:, rows], whole.digits
-        weight = Int4Weight(whole.qdata[rows], scale[:, rows], zeros, digits=digits)
-        return Int4Linear(weight, scale.dtype)
-    assert isinstance(stacked, nn.Linear)
-    part = nn.Linear(stacked.in_features, len(rows), bias=False, device="meta")
-    part.weight = nn.Parameter(stacked.weight.detach()[rows], requires_grad=False)
-    return part
+        setattr(owner, part, rows_of(stacked, numbers))
 
 
 def _rotated_order(pairs: int, head_dim: int) -> Tensor:

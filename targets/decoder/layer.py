@@ -14,6 +14,7 @@ from eagle_aot.targets.int4 import (
     PackedGatedInt4,
     PackedInt4Linear,
     PackedProjections,
+    rows_of,
 )
 from eagle_aot.triton_kernels.int4_gemm import GATED_ROWS, activate
 from eagle_aot.triton_kernels.residual_norm import residual_norm
@@ -93,10 +94,11 @@ class GatedMLP(SharedInput):
     def fold_column_order(self) -> None:
         """Order the rows of `gate_proj` and `up_proj` as `down_proj` stores its columns."""
         down = self.down_proj.linear if isinstance(self.down_proj, Biased) else self.down_proj
-        if not isinstance(down, Int4Linear) or down.order is None:
+        is_split = len(self._linears()) == len(self.shared_linears)
+        if not is_split or not isinstance(down, Int4Linear) or down.order is None:
             return
         for name in self.shared_linears:
-            setattr(self, name, _with_rows(getattr(self, name), down.order))
+            setattr(self, name, rows_of(getattr(self, name), down.order))
         down.order = None
 
     def _fits(self, weights: list[Int4Weight], biases: Biases) -> bool:
@@ -109,17 +111,11 @@ class GatedMLP(SharedInput):
         return PackedGatedInt4(gate, up, self.activation, multiprocessors)
 
 
-def _with_rows(linear: nn.Module, rows: Tensor) -> nn.Module:
-    """Return a linear whose outputs are those of `linear` in the order `rows` int64 [N]."""
-    if isinstance(linear, Biased):
-        return Biased(_with_rows(linear.linear, rows), linear.bias[rows])
-    if isinstance(linear, Int4Linear):
-        return Int4Linear(linear.weight.with_rows(rows), linear.scale.dtype)
-    assert isinstance(linear, nn.Linear)
-    linear.weight = nn.Parameter(linear.weight[rows], requires_grad=False)
-    if linear.bias is not None:
-        linear.bias = nn.Parameter(linear.bias[rows], requires_grad=False)
-    return linear
+def fold_column_orders(model: nn.Module) -> None:
+    """Let no `down_proj` of `model` gather its input, if the linears before it are separate."""
+    for module in model.modules():
+        if isinstance(module, GatedMLP):
+            module.fold_column_order()
 
 
 class ResidualLayer(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.layer import GatedMLP
+from eagle_aot.targets.decoder.layer import fold_column_orders
 from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
 from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.quantise import quantise
@@ -72,9 +72,7 @@ def load_weights(
         tensor_name = checkpoint_name(name, prefix)
         used.add(tensor_name)
         assign(model, name, read_tensor(checkpoint, tensor_name, current.shape, dtype))
-    for module in model.modules():
-        if isinstance(module, GatedMLP):
-            module.fold_column_order()
+    fold_column_orders(model)
     unknown = [n for n in checkpoint.names() if n not in used and not n.startswith(unused)]
     unknown = [n for n in unknown if not n.endswith(BIAS) or checkpoint.tensor(n).any()]
     unknown = [n for n in unknown if not n.endswith(KV_SCALES)]

@@ -6,10 +6,11 @@ from eagle_aot.targets.int4.linear import (
     PackedGatedInt4,
     PackedInt4Linear,
     PackedProjections,
+    rows_of,
 )
 from eagle_aot.targets.int4.weight import Int4Weight
 
 __all__ = [
     "Biased", "Int4Linear", "Int4Weight", "PackedGatedInt4", "PackedInt4Linear",
-    "PackedProjections",
+    "PackedProjections", "rows_of",
 ]  # fmt: skip

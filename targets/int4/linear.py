@@ -73,6 +73,21 @@ class Biased(nn.Module):
         return self.linear(x) + self.bias
 
 
+def rows_of(linear: nn.Module, rows: Tensor) -> nn.Module:
+    """Return the linear of some rows int64 [N] of another, or of all in another order."""
+    if isinstance(linear, Biased):
+        return Biased(rows_of(linear.linear, rows), linear.bias[rows])
+    if isinstance(linear, Int4Linear):
+        return Int4Linear(linear.weight.with_rows(rows), linear.scale.dtype)
+    assert isinstance(linear, nn.Linear)
+    bias = linear.bias
+    part = nn.Linear(linear.in_features, len(rows), bias=bias is not None, device="meta")
+    part.weight = nn.Parameter(linear.weight.detach()[rows], requires_grad=False)
+    if bias is not None:
+        part.bias = nn.Parameter(bias.detach()[rows], requires_grad=False)
+    return part
+
+
 class PackedModule(nn.Module):
     """Base class: a weight as `codes`, `scales` and `zeros` (or None) of `int4_gemm/packing.py`.
 

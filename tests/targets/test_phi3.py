@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import load_target
 from support.checkpoint_edits import edit_config
-from support.files.int4 import Tensors, awq, count_int4_linears, rounded
+from support.files.int4 import Tensors, awq, count_int4_linears, gptq, rounded
 from support.gemma_oracle import oracle_states, random_tokens, run_in_chunks
 from support.pre_norm_oracle import random_pre_norm, save
 
@@ -71,16 +71,19 @@ def test_the_older_spelling_of_a_longrope_is_read_alike(tmp_path: Path) -> None:
     assert matches(tmp_path, model, 96, 80)
 
 
-def test_quantised_stacked_linears_are_split_by_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_quantised_stacked_linears_are_split_by_rows(tmp_path: Path, method: str) -> None:
+    """With GPTQ in the order of activations, which is folded into gate and up after the split."""
     model = random_pre_norm("phi3", rope_parameters=PARTIAL, **GEOMETRY)
     save(model, tmp_path)
     tensors, values = load_file(tmp_path / "model.safetensors"), Tensors()
     for name in [name for name in tensors if name.endswith("_proj.weight")]:
-        grid = rounded(tensors.pop(name), 32)
-        tensors |= {name.removesuffix("weight") + part: t for part, t in awq(grid).items()}
+        grid = rounded(tensors.pop(name), 32, act_order=method == "gptq")
+        parts = awq(grid) if method == "awq" else gptq(grid, 1)
+        tensors |= {name.removesuffix("weight") + part: t for part, t in parts.items()}
         values[name] = grid.dense
     save_file(tensors, tmp_path / "model.safetensors")
-    config = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+    config = {"quant_method": method, "bits": 4, "group_size": 32, "desc_act": method == "gptq"}
     edit_config(tmp_path, quantization_config=config | {"zero_point": True})
     model.load_state_dict(values, strict=False)
     assert count_int4_linears(load_target(tmp_path, 96)) == 7 * 4
