@@ -3,12 +3,14 @@
 import json
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest
 from eagle_aot.common.command import given_options
+from eagle_aot.common.errors import HubError
 from eagle_aot.common.process import ended_by_sigterm
 from eagle_aot.common.spec import spec_command
 from eagle_aot.export.spec import ExportSpec
@@ -28,6 +30,11 @@ def main(spec: ExportSpec) -> None:
             return
         if spec.as_json:
             raise click.UsageError("--json goes with --reproduce")
+        if spec.push_to is not None and (spec.check_only or spec.is_dummy):
+            raise click.UsageError("--push-to publishes an artifact of weights")
+        if spec.push_to is not None and spec.target_model is None:
+            publish(spec.output_dir, spec.push_to)
+            return
         if spec.target_model is None:
             raise click.UsageError("--target-model is required (see eagle-inspect targets)")
         check(spec) if spec.check_only else export(spec)
@@ -49,7 +56,10 @@ def export(spec: ExportSpec) -> None:
     from eagle_aot.export import pipeline, resolve
     from eagle_aot.export.loading.describe_target import report_stored
     from eagle_aot.export.lowering.backend import untested_gpu_warning
+    from eagle_aot.export.publish.push import check_push
 
+    if spec.push_to is not None:
+        check_push(spec.push_to)  # before the minutes of work, not after
     resolved = resolve(spec)
     resolved.progress.since(started, "begin")
     report_drafter(spec, resolved)
@@ -58,6 +68,22 @@ def export(spec: ExportSpec) -> None:
     manifest = pipeline.export(resolved)
     report_stored(resolved.spec, resolved.dtype)
     report_artifact(resolved, manifest)
+    if spec.push_to is not None:
+        publish(resolved.output_dir, spec.push_to)
+
+
+def publish(directory: Path | None, name: str) -> None:
+    """Publish an artifact, and print where it is. Raises HubError, which says how to try again."""
+    from eagle_aot.export.publish.push import check_push, push
+
+    if directory is None:
+        raise click.UsageError("--push-to publishes --output-dir, or what --target-model names")
+    repository = check_push(name)
+    try:
+        click.echo(push(directory, repository))
+    except HubError as error:
+        again = f"eagle-export --push-to {name} --output-dir {directory}"
+        raise HubError(f"{error}; the artifact is complete, publish it with {again}") from error
 
 
 def report_drafter(spec: ExportSpec, resolved: "ResolvedExport") -> None:

@@ -101,6 +101,10 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
     reproduce: Annotated[Path | None, Option(
         "Repeat a recorded export and report what differs.", RUN, "manifest.json",
         recorded=False)] = None  # fmt: skip
+    push_to: Annotated[str | None, Option(
+        "Publish the artifact on the Hugging Face Hub, with a model card; without --target-model "
+        "the one in --output-dir. A repository is created as `hf upload` does.", RUN, "ORG/NAME",
+        recorded=False)] = None  # fmt: skip
     as_json: Annotated[bool, Option(
         "Print the result of --reproduce as JSON.", RUN, flag="--json",
         recorded=False)] = False  # fmt: skip

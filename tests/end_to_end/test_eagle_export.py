@@ -21,7 +21,7 @@ OPTIONS = {
     "--chain-len", "--max-seq-len", "--max-prefill", "--max-batch-size", "--load-format",
     "--dummy-layers", "--quantize", "--draft-quant", "--inputs", "--image-tokens", "--table-quant",
     "--cpu-weights", "--check-only", "--tap-layers", "--jobs", "--reproduce", "--no-self-test",
-    "--json", "--version", "--draft-model", "--revision",
+    "--json", "--version", "--draft-model", "--revision", "--push-to",
 }  # fmt: skip
 
 

@@ -178,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
             faults.throttle -= 1
             self.answer(429, headers={"Retry-After": "0"})
         elif faults.status:
-            self.answer(faults.status)
+            self.answer(faults.status, b"{}")
         elif path.startswith("/cdn/"):
             self.cdn(path.removeprefix("/cdn/"))
         elif path.startswith("/api/") and not path.startswith("/api/models/"):
@@ -256,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
             self.preupload()
             return
         if kind == "commit":
-            self.commit(repository, rest)
+            self.commit(repository, f"{owner}/{name}", rest)
             return
         if (commit := repository.resolve(rest)) is None:
             self.refuse(404, "RevisionNotFound")
@@ -343,7 +343,7 @@ class Handler(BaseHTTPRequestHandler):
             for file in objects
         ]})  # fmt: skip
 
-    def commit(self, repository: HubRepository, branch: str) -> None:
+    def commit(self, repository: HubRepository, name: str, branch: str) -> None:
         """Add the files of a commit."""
         if self.token != WRITER:
             self.answer(403)
@@ -355,8 +355,11 @@ class Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 files[value["path"]] = self.server.blobs[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
         commit = repository.commit(branch, files)
-        self.answer_json({"success": True, "commitOid": commit, "commitUrl": self.server.url})
+        url = f"{self.server.url}/{name}/commit/{commit}"
+        self.answer_json({"success": True, "commitOid": commit, "commitUrl": url})
 
 
 def entry(name: str, content: bytes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ It is imported on first use.
 import errno
 import glob
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -128,10 +129,8 @@ def fetch(downloads: Sequence[Download]) -> None:
     """Download what is not in the cache, and compare it with the hashes of the repository's
     listing. Raises HubError, before anything is downloaded if the disk is too small."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
 
-    if not sys.stderr.isatty():
-        disable_progress_bars()
+    hide_progress_unless_terminal()
     _check_disk(sum(download.bytes for download in downloads))
     for plan in downloads:
         if not plan.missing:
@@ -143,6 +142,14 @@ def fetch(downloads: Sequence[Download]) -> None:
             patterns = [glob.escape(name) for name in plan.files]
             snapshot_download(plan.repository.id, revision=plan.commit, allow_patterns=patterns)
             _check_digests(plan)
+
+
+def hide_progress_unless_terminal() -> None:
+    """Switch off the progress bars of `huggingface_hub` if stderr is a file or a pipe."""
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
 
 
 def _cached_download(repository: Repository, select: Select) -> Download | None:
@@ -256,6 +263,8 @@ def _explanation(repository: Repository, error: BaseException) -> str | None:
             return f"no such revision: {url}/commits lists them"
         case errors.HfHubHTTPError():
             return _explain_status(error.response.status_code)
+        case errors.LocalTokenNotFoundError():
+            return f"no token: {_log_in()}"
         case errors.OfflineModeIsEnabled():
             return (
                 f"not complete in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set: "
@@ -268,6 +277,8 @@ def _explanation(repository: Repository, error: BaseException) -> str | None:
             )
         case errors.HFValidationError():
             return "not the name of a repository: expected ORG/NAME"
+        case json.JSONDecodeError():
+            return f"{constants.ENDPOINT} gives no answer of a Hub: check HF_ENDPOINT"
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return (
                 f"the disk of {constants.HF_HUB_CACHE} is full: make room, or set HF_HOME to a "
