@@ -113,9 +113,7 @@ class GgufFile:
         weight, order = read(_copy(stored)), self._row_order(name)
         if not torch.isfinite(weight.scale).all() or not torch.isfinite(weight.zero_point).all():
             raise CheckpointError(f"{self.path}: {name} has NaN or infinite scales")
-        if order is None:
-            return weight
-        return Int4Weight(weight.qdata[order], weight.scale[:, order], weight.zero_point[:, order])
+        return weight if order is None else weight.with_rows(order)
 
     def _dequantised(self, stored: ReaderTensor) -> Tensor:
         try:

@@ -1,11 +1,12 @@
 """Safetensors with flattened torchao tensors, as ExecuTorch's quantiser writes them.
 
-A tensor `a.weight` is stored as `a._weight_qdata`, `a._weight_scale` and `a._weight_zero_point`;
-the file's metadata names the whole tensors (`tensor_names`) and has, for each, its class and
+A tensor `a.weight` is stored as `a._weight_qdata`, `a._weight_scale` and `a._weight_zero_point`,
+by torchao before 0.15 as `a.weight:qdata` and the like, and plain tensors as `a.weight:_data`; the
+file's metadata names the whole tensors (`tensor_names`) and has, for each, its class and
 attributes as JSON. `Int4Tensor` of ExecuTorch: qdata uint8 [N, K / 2], scale and zero point
 [K / g, N], `(code - zero) * scale`: the canonical layout. `IntxUnpackedToInt8Tensor`: qdata int8
 [N, K], scale and zero point [N, K / g].
-Source: torchao 0.18 `prototype/safetensors/safetensors_support.py`, ExecuTorch 1.5
+Source: torchao 0.14 and 0.18 `prototype/safetensors/safetensors_support.py`, ExecuTorch 1.5
 `extension/llm/export/quant`.
 """
 
@@ -37,12 +38,12 @@ class TorchaoFile:
         return "tensor_names" in file.metadata
 
     def __init__(self, file: SafetensorsFile) -> None:
-        self._file = file
+        self._file, self._stored = file, frozenset(file.names())
         self.path: Path = file.path
         self._kinds = {name: self._describe(name) for name in self._parse("tensor_names", list)}
         parts = [part for name in self._kinds for part in self._parts(name)]
-        self._plain = sorted(set(file.names()) - set(parts))
-        if missing := sorted(set(parts) - set(file.names())):
+        self._plain = sorted(self._stored - set(parts))
+        if missing := sorted(set(parts) - self._stored):
             raise CheckpointError(f"{self.path}: tensor {missing[0]!r} is missing")
 
     def names(self) -> list[str]:
@@ -50,7 +51,7 @@ class TorchaoFile:
 
     def shape(self, name: str) -> torch.Size:
         if self._kind(name) == PLAIN:
-            return self._file.shape(name)
+            return self._file.shape(self._parts(name)[0])
         *rows, columns = self._file.shape(self._part(name, "qdata"))
         return torch.Size((*rows, columns * 2 if self._kind(name) == PACKED else columns))
 
@@ -64,7 +65,7 @@ class TorchaoFile:
 
     def tensor(self, name: str) -> Tensor:
         if self._kind(name) == PLAIN:
-            return self._file.tensor(name)
+            return self._file.tensor(self._parts(name)[0])
         if self._kind(name) == UNPACKED:
             return self._dense(name)
         weight = self._packed(name)
@@ -125,12 +126,14 @@ class TorchaoFile:
     def _parts(self, name: str) -> list[str]:
         """Return the names of the stored tensors that make up one tensor."""
         if self._kind(name) == PLAIN:
-            return [name]
+            older = f"{name}:_data"
+            return [older if older in self._stored else name]
         return [self._part(name, part) for part in PARTS]
 
     def _part(self, name: str, part: str) -> str:
         owner, _, leaf = name.rpartition(".")
-        return f"{owner}._{leaf}_{part}"
+        older = f"{name}:{part}"
+        return older if older in self._stored else f"{owner}._{leaf}_{part}"
 
     def _is_four_bit(self, name: str) -> bool:
         return self._kinds[name]["_data"].get("target_dtype") == INT4_DTYPE

@@ -101,9 +101,26 @@ def test_shards_of_pickled_weights_are_read(tmp_path: Path) -> None:
     assert Checkpoint(tmp_path).tensor("a").tolist() == [0, 0, 0], "safetensors come first"
 
 
+def test_a_target_in_pickled_shards_equals_one_in_a_single_file(tmp_path: Path) -> None:
+    directory = save_text_layout(random_gemma(), tmp_path)
+    expected = run_in_chunks(load_target(directory, 16), random_tokens(6), [6])[0]
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    files = {name: f"pytorch_model-{number % 3}.bin" for number, name in enumerate(tensors)}
+    for file in set(files.values()):
+        torch.save({n: t for n, t in tensors.items() if files[n] == file}, directory / file)
+    index = directory / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    logits = run_in_chunks(load_target(directory, 16), random_tokens(6), [6])[0]
+    assert torch.equal(logits, expected)
+
+
 def test_an_index_of_shards_that_are_all_gone_gives_way_to_the_whole_file(directory: Path) -> None:
     write_index(directory, {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"})
     assert set(Checkpoint(directory).names()) == {"a", "b"}
+    write_index(directory, {"x": "other/model.safetensors", "y": "consolidated.safetensors"})
+    assert set(Checkpoint(directory).names()) == {"a", "b"}, "names that no shard could have"
+    write_index(directory, {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"})
     (directory / "model.safetensors").rename(directory / "model-1-of-2.safetensors")
     with pytest.raises(CheckpointNotFoundError, match=r"'model-2-of-2\.safetensors' is missing"):
         Checkpoint(directory)

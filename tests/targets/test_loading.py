@@ -381,7 +381,9 @@ def test_nan_and_infinity_are_found_anywhere_in_a_tensor(
         load_target(pre_norm, 16)
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64])
+@pytest.mark.parametrize("dtype", [
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.complex64, torch.bool,
+])  # fmt: skip
 def test_dtypes_whose_values_need_more_than_the_tensor_are_refused_by_name(
     pre_norm: Path, dtype: torch.dtype
 ) -> None:

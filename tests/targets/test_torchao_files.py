@@ -1,6 +1,7 @@
 """Reads torchao tensors in safetensors, compared with ExecuTorch's and torchao's values."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,24 @@ def test_plain_tensors_keep_their_names(tmp_path: Path) -> None:
     assert torch.equal(checkpoint.tensor("norm.weight"), torch.arange(4.0))
     assert checkpoint.storage("norm.weight") == TensorStorage("F32", 16)
     assert checkpoint.int4("elsewhere.weight") is None
+
+
+def test_names_of_older_versions_are_read(tmp_path: Path) -> None:
+    """torchao 0.14 writes `a.weight:qdata`, and `:_data` for plain tensors."""
+    written = weights() | {"norm.weight": torch.arange(4.0)}
+    checkpoint = write(tmp_path, written)
+    expected = {name: checkpoint.tensor(name) for name in written}
+    data, metadata = flatten_tensor_state_dict(written)
+    pattern = re.compile(r"\._(weight)_(qdata|scale|zero_point)$")
+    older = {pattern.sub(r".\1:\2", name): tensor for name, tensor in data.items()}
+    older["norm.weight:_data"] = older.pop("norm.weight")
+    save_file(older, tmp_path / "model.safetensors", metadata=metadata)
+    checkpoint = Checkpoint(tmp_path)
+    assert sorted(checkpoint.names()) == sorted(written)
+    for name, tensor in expected.items():
+        assert torch.equal(checkpoint.tensor(name), tensor)
+        assert checkpoint.shape(name) == tensor.shape
+    assert checkpoint.storage("a.weight").is_int4
 
 
 def weights() -> dict[str, Tensor]:
