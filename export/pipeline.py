@@ -211,7 +211,7 @@ def with_cpu_weights(loaded: LoadedPair, cpu_weights: str, progress: Progress) -
     """Return the pair with weights in the format of `cpu_weights`; the self-test measures them."""
     if cpu_weights == FLOAT32:
         return loaded
-    with progress.stage("quantise"):
+    with progress.stage("quantize"):
         pair = quantize_for_cpu(loaded.pair, cpu_weights)
     return dataclasses.replace(loaded, pair=pair, linears=linear_formats(pair))
 

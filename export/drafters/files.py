@@ -12,4 +12,4 @@ def architectures(config: ConfigSection) -> tuple[str, ...]:
 def refuse_quantised(config: ConfigSection) -> None:
     """Raise UnsupportedError for a head whose weights are quantised."""
     if config.has("quantization_config"):
-        raise UnsupportedError(f"{config.where}: the head is quantised; only plain weights load")
+        raise UnsupportedError(f"{config.where}: the head is quantized; only plain weights load")

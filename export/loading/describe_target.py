@@ -9,11 +9,10 @@ import torch
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.text import one_line, printable
-from eagle_aot.export.loading.provenance import read_eos_ids
-from eagle_aot.export.loading.tokenizer import convert_tokenizer
+from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.spec import NONE, ExportSpec
 from eagle_aot.targets import model_type
-from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.weights import LM_HEAD
 from eagle_aot.targets.stored_matrix import (
     DENSE,
@@ -41,7 +40,7 @@ def describe_target(path: Path) -> Description:
 
     Sizes that the config omits are null. Raises CheckpointError and UnsupportedError.
     """
-    checkpoint = Checkpoint(path)
+    checkpoint, provenance = Checkpoint(path), Provenance(path, None, is_dummy=False)
     family, config = model_type(checkpoint), checkpoint.config
     text = config.section("text_config") if config.has("text_config") else config
     matrices = stored_matrices(checkpoint)
@@ -54,8 +53,8 @@ def describe_target(path: Path) -> Description:
         "linears": count_by_format(matrix for matrix in matrices if matrix.is_linear),
         "formats": formats(matrices),
         "ignored": ignored_line(checkpoint).removeprefix("ignored: "),
-        "stop_ids": list(read_eos_ids(path)),
-        **_tokenizer(path),
+        "stop_ids": list(provenance.eos_ids),
+        **_tokenizer(provenance),
     }
 
 
@@ -77,9 +76,9 @@ def formats(matrices: list[StoredMatrix]) -> list[dict[str, Any]]:
     ]
 
 
-def _tokenizer(path: Path) -> Description:
+def _tokenizer(provenance: Provenance) -> Description:
     try:
-        tokenizer = convert_tokenizer(tokenizer_directory(path))
+        tokenizer = provenance.tokenizer
         return {
             "tokenizer": "loads",
             "chat_template": tokenizer.has_template,

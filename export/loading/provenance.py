@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +50,7 @@ class Provenance:
     @cached_property
     def eos_ids(self) -> tuple[int, ...]:
         """Ids that stop generation, as `read_eos_ids` finds them."""
-        return read_eos_ids(self.target_dir)
+        return read_eos_ids(self.target_dir, lambda: self.tokenizer)
 
     @cached_property
     def tokenizer_files(self) -> list[Path]:
@@ -165,25 +166,31 @@ def has_tokenizer(directory: Path) -> bool:
     return any(path.name.startswith("tokenizer.") for path in tokenizer_files(directory))
 
 
-def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:
+def read_eos_ids(
+    target_dir: Path | None, convert: Callable[[], Tokenizer] | None = None
+) -> tuple[int, ...]:
     """Return the ids that end a text: those of `generation_config.json`, else of the config, and
     the tokenizer's EOS token, at which vLLM and SGLang end it too. May be empty.
+
+    `convert` returns the tokenizer if no runner reads its files as they are.
 
     Raises CheckpointError for something other than an id or a list of ids.
     """
     if target_dir is None:
         return ()
-    ids = (*_configured_eos_ids(target_dir), *_tokenizer_eos_ids(target_dir))
+    ids = (*_configured_eos_ids(target_dir), *_tokenizer_eos_ids(target_dir, convert))
     return tuple(dict.fromkeys(ids))
 
 
-def _tokenizer_eos_ids(target_dir: Path) -> tuple[int, ...]:
+def _tokenizer_eos_ids(
+    target_dir: Path, convert: Callable[[], Tokenizer] | None
+) -> tuple[int, ...]:
     if bare_gguf(target_dir) is not None or not has_tokenizer(target_dir):
         return ()  # a GGUF's config names all of its stop ids
     try:
         tokenizer = read_tokenizer(target_dir)
     except ArtifactError:
-        tokenizer = convert_tokenizer(target_dir)
+        tokenizer = convert_tokenizer(target_dir) if convert is None else convert()
     eos = tokenizer.special_tokens.get("eos_token")
     token_id = None if eos is None else tokenizer.backend.token_to_id(eos)
     return () if token_id is None else (token_id,)

@@ -158,4 +158,4 @@ def _check_group(name: str, group: ConfigSection, default_format: str) -> None:
     if strategy not in ("group", "channel"):
         raise UnsupportedError(f"{label}: strategy {strategy!r}")
     if group.has("input_activations") or group.has("output_activations"):
-        raise UnsupportedError(f"{label}: quantised activations, only weight-only is read")
+        raise UnsupportedError(f"{label}: quantized activations, only weight-only is read")

@@ -83,7 +83,7 @@ class TorchaoFile:
         if qdata.dtype == torch.int8:
             raise UnsupportedError(
                 f"{self.path}: {name} has signed codes, as torchao's own Int4WeightOnlyConfig "
-                "writes them; only ExecuTorch's quantiser is read"
+                "writes them; only ExecuTorch's quantizer is read"
             )
         if qdata.dtype != torch.uint8 or qdata.ndim != 2:
             raise CheckpointError(f"{self.path}: {name} has {qdata.dtype} codes")
@@ -147,7 +147,7 @@ class TorchaoFile:
         if not isinstance(attributes, dict):
             raise CheckpointError(f"{self.path}: torchao metadata of {name!r} is {kind!r}")
         if extra or attributes.get("activation_quantization") is not None:
-            raise UnsupportedError(f"{self.path}: {name} quantises activations or scales them")
+            raise UnsupportedError(f"{self.path}: {name} quantizes activations or scales them")
         return kind
 
     def _parse(self, key: str, kind: type) -> Any:

@@ -259,8 +259,8 @@ def rotation(*locations: str) -> dict[str, Any]:
     ({"weights": {"type": "float"}}, "float4 weights, only int4"),
     ({"weights": {"strategy": "tensor"}}, "strategy 'tensor'"),
     ({"group": {"weights": None}}, "NoneNone weights"),
-    ({"group": {"input_activations": {"num_bits": 8}}}, "quantised activations"),
-    ({"group": {"output_activations": {"num_bits": 8}}}, "quantised activations"),
+    ({"group": {"input_activations": {"num_bits": 8}}}, "quantized activations"),
+    ({"group": {"output_activations": {"num_bits": 8}}}, "quantized activations"),
 ])  # fmt: skip
 def test_unsupported_schemes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):

@@ -177,7 +177,7 @@ def load_file_of(directory: Path) -> dict[str, Tensor]:
     ({"_type": "Int4Tensor", "_tensor_data_names": ["qdata", "act_pre_scale"]}, "scales them"),
     (
         {"_type": "IntxUnpackedToInt8Tensor", "_data": {"activation_quantization": "int8"}},
-        "quantises activations",
+        "quantizes activations",
     ),
     ([], r"torchao metadata of 'a.weight' is \[\]"),
 ])  # fmt: skip

@@ -25,7 +25,7 @@ SIGNS = (
 )
 LOWER = (
     "end other programs there, or export with a smaller --max-seq-len or --max-batch-size or a "
-    "model of fewer or quantised weights"
+    "model of fewer or quantized weights"
 )
 
 

@@ -11,8 +11,9 @@ from tokenizers.models import WordLevel
 
 from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.common.tokenizer import read_tokenizer
+from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.export import ExportSpec
+from eagle_aot.export.loading import provenance as provenance_module
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints
 from eagle_aot.export.loading.provenance import Provenance, identity, read_eos_ids
 from eagle_aot.targets import TARGETS
@@ -61,6 +62,27 @@ def test_the_eos_token_of_the_tokenizer_ends_a_text_too(
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eos}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     assert read_eos_ids(tmp_path) == expected
+
+
+def test_a_tokenizer_that_no_runner_reads_is_converted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TARGETS["gemma4-tiny"].target_dir is not None
+    tokenizer = read_tokenizer(TARGETS["gemma4-tiny"].target_dir)
+    converted: list[Path] = []
+
+    def convert(directory: Path) -> Tokenizer:
+        converted.append(directory)
+        return tokenizer
+
+    monkeypatch.setattr(provenance_module, "convert_tokenizer", convert)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    provenance = Provenance(tmp_path, None, is_dummy=False)
+    eos = tokenizer.backend.token_to_id(tokenizer.special_tokens["eos_token"])
+    assert provenance.eos_ids == (eos,)
+    assert provenance.tokenizer is tokenizer
+    provenance.check_tokenizer()
+    assert converted == [tmp_path]
 
 
 def test_without_a_target_directory_nothing_stops() -> None:

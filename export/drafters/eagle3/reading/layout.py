@@ -72,7 +72,7 @@ def read_layout(
     config, directory = checkpoint.config, checkpoint.directory
     refuse_other_configs(config, parallel)
     if (directory / "hf_quant_config.json").is_file():
-        raise UnsupportedError(f"{directory}: the head is quantised; only plain weights load")
+        raise UnsupportedError(f"{directory}: the head is quantized; only plain weights load")
     stored = list(checkpoint.names())
     names = canonical_names(stored, directory)
     refuse_other_tensors(config, names, parallel)

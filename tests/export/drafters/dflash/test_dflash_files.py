@@ -65,7 +65,7 @@ def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
         ({"draft_vocab_size": 100}, "draft_vocab_size is 100, and there is no lm_head.weight"),
         ({"vocab_size": 321}, "the target's vocabulary is 320, the head was made for 321"),
         ({"target_hidden_size": 32}, r"fc.weight is \[64, 192\], config.json says \[64, 96\]"),
-        ({"quantization_config": {"bits": 4}}, "the head is quantised"),
+        ({"quantization_config": {"bits": 4}}, "the head is quantized"),
     ],
 )  # fmt: skip
 def test_unsupported_configs_are_refused_by_name(

@@ -129,7 +129,7 @@ def test_tensors_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"quantization_config": {"bits": 4}}, "the head is quantised"),
+    ({"quantization_config": {"bits": 4}}, "the head is quantized"),
     ({"text_config": None}, "no text_config"),
     ({"backbone_hidden_size": 48}, "hidden size is 32, the head was made for 48"),
     ({"use_ordered_embeddings": True}, "centroids.weight is missing"),

@@ -86,7 +86,7 @@ def test_a_speculators_config_of_another_kind_is_refused(
         "norm_output is False, eagle_config.norm_output is True",
     ),
     ({"eagle_config": {"parallel_draft_step": 3}}, UnsupportedError, "drafts in parallel"),
-    ({"quantization_config": {"quant_method": "nvfp4"}}, UnsupportedError, "is quantised"),
+    ({"quantization_config": {"quant_method": "nvfp4"}}, UnsupportedError, "is quantized"),
     ({"eagle_config": [1]}, CheckpointError, r"eagle_config is \[1\], expected an object"),
     ({"aux_hidden_states_layer_ids": [1, 2]}, CheckpointError, "2 tap layers, but fc takes 3"),
     ({"num_aux_hidden_states": 4}, CheckpointError, "num_aux_hidden_states is 4, fc takes 3"),
