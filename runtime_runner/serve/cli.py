@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from eagle_aot.common.command import check_installed
 from eagle_aot.common.spec import spec_command
+from eagle_aot.runtime_runner.serve.on_ray import secure_ray
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def main(spec: ServeSpec) -> None:
     keys = spec.read_keys()
     log_to_stderr()
     if spec.replicas:
+        secure_ray()
         check_installed("ray", extra="ray")
         from eagle_aot.runtime_runner.serve.on_ray.replicas import serve_replicas
 

@@ -44,6 +44,43 @@ def server(int4_head_artifact: Path) -> Iterator[Server]:
         yield server
 
 
+def listening(server: Server) -> dict[str, str]:
+    """Return the addresses that the server's processes listen on, with the processes' names."""
+    parents, sockets = dict[int, int](), dict[str, int]()
+    for process in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            number = int(process.name)
+            parents[number] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            for file in (process / "fd").iterdir():
+                sockets[os.readlink(file)] = number
+    processes = {server.process.pid}
+    while more := {n for n, parent in parents.items() if parent in processes} - processes:
+        processes |= more
+    addresses = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, address, _, state, *_, inode = line.split()[:10]
+            owner = sockets.get(f"socket:[{inode}]")
+            if state == "0A" and owner in processes:
+                addresses[address] = Path(f"/proc/{owner}/comm").read_text().strip()
+    return addresses
+
+
+LOOPBACK_ADDRESSES = ("0100007F:", "0000000000000000FFFF00000100007F:", f"{'0' * 24}01000000:")
+"""127.0.0.1, as IPv4 and within IPv6, and ::1, as the kernel writes them."""
+
+
+def test_all_sockets_are_on_the_loopback_interface_and_need_a_token(server: Server) -> None:
+    """Ray runs what is sent to them."""
+    addresses = listening(server)
+    assert len(addresses) > 10, "of the store, the node and each actor"
+    assert any("REPL" in name.upper() for name in addresses.values())
+    assert [a for a in addresses if not a.startswith(LOOPBACK_ADDRESSES)] == []
+    for process in replicas():
+        environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        assert b"RAY_AUTH_MODE=token" in environment
+
+
 def streamed(server: Server, text: str) -> str:
     chunks = server.client.chat.completions.create(
         model="tiny", temperature=0, messages=[{"role": "user", "content": text}], stream=True

@@ -33,6 +33,7 @@ from eagle_aot.runtime_runner.load import load_artifact
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerStream, StreamItem
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
+from eagle_aot.runtime_runner.serve.on_ray import secure_replica
 from eagle_aot.runtime_runner.serve.on_ray.batch import gpus_of
 from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, ServedModel
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
@@ -66,6 +67,7 @@ class Replica:
     """One engine."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
+        secure_replica()
         spec = settings.spec
         verify = functools.partial(verify_once, key=settings.key)
         runner = load_artifact(spec.artifact, verify=verify, **spec.load_options)
@@ -101,6 +103,7 @@ class Front:
     """The application."""
 
     def __init__(self, settings: ReplicaSettings, handle: DeploymentHandle[Replica]) -> None:
+        secure_replica()
         self._service = ReplicatedService(settings, handle)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
