@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.common.files import read_small
 
 AUTO: Final = "auto"
 """The chain length, or the tree, of requests whose shape is chosen round by round, by speed."""
@@ -96,6 +97,7 @@ class Shape:
 
 
 PLAIN = Shape.chain(0)
+MAX_TREE_BYTES = 4 << 20
 MAX_AUTO_DEPTH = 7
 AUTO_CHAINS = tuple(Shape.chain(length) for length in (0, 1, 2, 3, 4, 5, MAX_AUTO_DEPTH))
 """The chains that are chosen among. A chain of 6 is nowhere faster than 5 and 7 by as much as
@@ -155,7 +157,7 @@ def read_paths(path: Path) -> Shape:
     Raises SettingError for a file that is no tree.
     """
     try:
-        nodes = _literal(path.read_text("utf-8"))
+        nodes = _literal(read_small(path, MAX_TREE_BYTES).decode("utf-8"))
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: no list of paths ({error})") from error
     if not isinstance(nodes, list | tuple) or not nodes:

@@ -2,10 +2,12 @@
 
 import json
 import logging
+import socket
 import time
 from typing import TYPE_CHECKING
 
 from eagle_aot.common.command import check_installed
+from eagle_aot.common.errors import SettingError, reason
 from eagle_aot.common.spec import spec_command
 from eagle_aot.runtime_runner.serve.on_ray import secure_ray
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
@@ -13,25 +15,56 @@ from eagle_aot.runtime_runner.serve.spec import ServeSpec
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
 
+log = logging.getLogger(__name__)
+
 
 @spec_command(ServeSpec)
 def main(spec: ServeSpec) -> None:
     """Serve ARTIFACT: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, and a
     chat at /."""
-    for name in ("fastapi", "prometheus_client", "uvicorn"):
+    for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
         check_installed(name, extra="serve")
     keys = spec.read_keys()
     log_to_stderr()
+    listeners = bind(spec)
+    log.info("loading %s for http://%s:%d", spec.artifact, spec.host, spec.port)
     if spec.replicas:
         secure_ray()
         check_installed("ray", extra="ray")
         from eagle_aot.runtime_runner.serve.on_ray.replicas import serve_replicas
 
+        for listener in listeners:  # Ray binds its own
+            listener.close()
         serve_replicas(spec, keys)
         return
-    from eagle_aot.runtime_runner.serve.api.app import serve
+    from eagle_aot.runtime_runner.serve.api.server import serve
 
-    serve(load(spec), spec, keys)
+    serve(load(spec), spec, keys, listeners)
+
+
+def bind(spec: ServeSpec) -> list[socket.socket]:
+    """Return sockets bound to all addresses of the host, which do not listen yet: a client is
+    refused until the server is ready. Raises SettingError for an address that cannot be used."""
+    sockets: list[socket.socket] = []
+    port = spec.port
+    try:
+        kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+        for info in socket.getaddrinfo(spec.host or None, port, type=kind, flags=flags):
+            listener = socket.socket(*info[:3])
+            sockets.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if info[0] == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((info[4][0], port, *info[4][2:]))
+            port = listener.getsockname()[1]  # one port for all, also where it is 0
+    except OSError as error:
+        for listener in sockets:
+            listener.close()
+        raise SettingError(
+            f"{spec.host}:{spec.port}: cannot be listened on ({reason(error)}): take another "
+            "--port or --host"
+        ) from error
+    return sockets
 
 
 def load(spec: ServeSpec) -> "Runner":
@@ -41,7 +74,7 @@ def load(spec: ServeSpec) -> "Runner":
     runner = load_artifact(spec.artifact, **spec.load_options)
     runner.adaptive_schedule(trees=False)  # measures costs while no request runs
     if not spec.no_warm_up:
-        logging.getLogger(__name__).info("%s", runner.warm_up())
+        log.info("%s", runner.warm_up())
     return runner
 
 

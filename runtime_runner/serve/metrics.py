@@ -50,6 +50,9 @@ class Metrics:
             return Counter(f"eagle_{name}", text, labels, registry=registry)
 
         self._requests = counter("requests", "Answers, by how they ended.", "outcome")
+        self._refused = counter("error_responses", "Error responses.", "status", "code")
+        text = "Connections that were ended: late, too long, or too many."
+        self._closed = counter("connections_ended", text, "reason")
         self._prompt = counter("prompt_tokens", "Tokens of prompts.")
         self._cached = counter("prompt_tokens_cached", "Tokens of prompts that were cached.")
         self._tokens = counter("generated_tokens", "Tokens of answers.")
@@ -93,6 +96,14 @@ class Metrics:
     def failed(self, outcome: str) -> None:
         """Count a request that has no answer."""
         self._requests.labels(outcome).inc()
+
+    def refused(self, status: int, code: str) -> None:
+        """Count an error response."""
+        self._refused.labels(str(status), code).inc()
+
+    def connection_ended(self, reason: str) -> None:
+        """Count a connection that passed a limit: `late`, `too_long` or `too_many`."""
+        self._closed.labels(reason).inc()
 
     @property
     def content(self) -> bytes:

@@ -27,6 +27,8 @@ LEAST_STEP_SECONDS = 60.0
 """A step of the engine may take this long, or as long as a request: no request outlasts it."""
 SHORT_TEXT = 1 << 16
 """Characters of a text that is encoded in parallel to any number of others, in 0.1 s."""
+BODY_BYTES, BODY_BYTES_PER_TOKEN, BODY_BYTES_OF_IMAGES = 1 << 20, 64, 32 << 20
+"""A token of text takes up to 24 bytes as escapes, one of an id 8; there may be several prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +73,7 @@ class ServedModel:
         self.context = manifest.max_seq_len
         self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
         """This fingerprint, a prompt, its parameters and a seed determine a text."""
+        self.max_body = spec.max_body or default_max_body(manifest)
         max_rows = manifest.shapes[PREFILL].max_rows
         self._reader = PromptReader(directory, manifest.images, max_rows, self.context)
         self.tokenizer = self._reader.tokenizer
@@ -100,6 +103,12 @@ def measured(prompt: Prompt) -> tuple[int, bool]:
     parts = [part for message in prompt for part in parts_of(message)]
     length = sum(len(part.get("text", "")) for part in parts)
     return length, any(part["type"] != "text" for part in parts)
+
+
+def default_max_body(manifest: Manifest) -> int:
+    """Return the bytes that a body may have: its texts escaped, its ids and its images."""
+    images = 0 if manifest.images is None else BODY_BYTES_OF_IMAGES
+    return BODY_BYTES + BODY_BYTES_PER_TOKEN * manifest.max_seq_len + images
 
 
 class LocalService:

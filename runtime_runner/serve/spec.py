@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import SettingError, reason
+from eagle_aot.common.files import read_small
 from eagle_aot.common.spec import Option
 from eagle_aot.runtime_runner.spec import ENGINE, ArtifactSpec
 
@@ -27,7 +28,15 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     request_timeout: Annotated[float, Option(
         "Seconds from a request to the end of its answer.", SERVER, "S",
         least=1e-3)] = 600.0  # fmt: skip
-    max_body: Annotated[int, Option("Bytes of a request.", SERVER, "BYTES", least=1024)] = 8 << 20
+    max_body: Annotated[int | None, Option(
+        "Bytes of a request; default: enough for the context.", SERVER, "BYTES",
+        least=1024)] = None  # fmt: skip
+    allowed_host: Annotated[tuple[str, ...], Option(
+        "A host name that requests may be sent to, in addition to --host and localhost; may be "
+        "repeated.", SERVER, "NAME")] = ()  # fmt: skip
+    allow_origin: Annotated[tuple[str, ...], Option(
+        "An origin whose pages may use the server, such as https://chat.example.org, or *; may be "
+        "repeated.", SERVER, "ORIGIN")] = ()  # fmt: skip
     prompt_share: Annotated[float, Option(
         "Share of the time for prompts while answers are generated.", ENGINE,
         "S")] = 0.45  # fmt: skip
@@ -60,9 +69,10 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
         if (path := self.api_key_file) is None:
             return ()
         try:
-            content = path.read_bytes()[:MAX_KEY_BYTES].decode("utf-8")
+            content = read_small(path, MAX_KEY_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(f"--api-key-file {path}: cannot be read ({error})") from error
+            line = f"--api-key-file {path}: cannot be read ({reason(error)})"
+            raise SettingError(line) from error
         keys = tuple(line.strip() for line in content.splitlines() if line.strip())
         if not keys:
             raise SettingError(f"--api-key-file {path}: has no keys")

@@ -21,7 +21,7 @@ FILE = stored(drawn(100, 80))
 def client(image_runner: Runner) -> Iterator[TestClient]:
     service = LocalService(image_runner, ServeSpec(artifact=image_runner.directory, model="tiny"))
     service.worker.start()
-    with TestClient(make_app(service)) as client:
+    with TestClient(make_app(service), base_url="http://localhost") as client:
         yield client
     service.worker.close()
 

@@ -44,7 +44,7 @@ class Client:
         """`texts` are the answers to the `GOOD` requests."""
         self.app, self._texts, self._paths = app, texts, itertools.cycle(GOOD)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://server")
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         self._loop = asyncio.Runner()
         self.requests = requests(app.openapi(), GOOD)
 
@@ -170,7 +170,14 @@ def test_a_body_that_breaks_off_is_a_bad_request(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = "/v1/completions"
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+    headers = [(b"host", b"localhost")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": headers,
+    }
     parts: list[Message] = [
         {"type": "http.request", "body": b'{"model": "ti', "more_body": True},
         {"type": "http.disconnect"},

@@ -1,29 +1,18 @@
-"""The application: its endpoints, its page, what all requests are checked for, and its server."""
+"""The application: its endpoints, its page, and what all requests are checked for."""
 
-import asyncio
-import hmac
-import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, Request
+import msgspec
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as AsgiMessage
+from starlette.middleware.cors import CORSMiddleware
 
-from eagle_aot.common.errors import EagleError
-from eagle_aot.common.prompts import Message, check_messages
-from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
-from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.serve.api.errors import ApiError, ErrorResponse, add_handlers
+from eagle_aot.runtime_runner.serve.api.access import AccessCheck
+from eagle_aot.runtime_runner.serve.api.bodies import BodyReader, ParsedBody, check_model
+from eagle_aot.runtime_runner.serve.api.errors import ErrorReporter, ErrorResponse
 from eagle_aot.runtime_runner.serve.api.requests import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -35,57 +24,61 @@ from eagle_aot.runtime_runner.serve.api.responses import (
     ResponseBuilder,
     VisibleLogprobs,
 )
-from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, Service
-from eagle_aot.runtime_runner.serve.spec import ServeSpec
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, Service
 
 PAGE = Path(__file__).parent / "page"
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-SHUTDOWN_SECONDS = 5
-"""The time for sending responses after all requests have ended."""
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+BODIES: dict[str, type[GenerationRequest]] = {
+    CHAT: ChatCompletionRequest,
+    COMPLETION: CompletionRequest,
+}
+SCHEMAS = "#/components/schemas/"
 
 
 def make_app(service: Service) -> FastAPI:
     """Return the application of one artifact."""
-    app = FastAPI(
-        title="eagle-aot",
-        responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
-        redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
-    )
-    app.add_middleware(BodyLimit, max_bytes=service.model.spec.max_body)
-    add_handlers(app)
+    app = FastAPI(title="eagle-aot", redirect_slashes=False, docs_url=None, redoc_url=None)
+    model, errors = service.model, ErrorReporter(service.metrics)
+    errors.add_handlers(app)
     app.include_router(open_endpoints(service))
-    app.include_router(api_endpoints(service), dependencies=[Depends(key_check(service))])
+    app.include_router(api_endpoints(service))
+    app.add_middleware(AccessCheck, spec=model.spec, keys=model.keys, errors=errors)
+    if origins := model.spec.allow_origin:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    describe = app.openapi
+    app.openapi = lambda: with_bodies(describe())  # type: ignore[method-assign]
     return app
 
 
-class BodyLimit:
-    """Middleware that refuses a request when more than `max_bytes` of its body are read. FastAPI's
-    own limit answers in plain text."""
+def with_bodies(openapi: dict[str, Any]) -> dict[str, Any]:
+    """Return a description of the application with the structs of bodies and of errors."""
+    kinds = (*BODIES.values(), ErrorResponse)
+    _, components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS + "{name}")
+    openapi.setdefault("components", {})["schemas"] = components
+    for path, operations in openapi["paths"].items():
+        for operation in operations.values():
+            operation["responses"] |= {
+                status: content("An error.", ErrorResponse) for status in ("4XX", "5XX")
+            }
+        if path in BODIES:
+            operations["post"]["requestBody"] = content("The request.", BODIES[path])
+    return openapi
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app, self._max_bytes = app, max_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        length = 0
-
-        async def limited() -> AsgiMessage:
-            nonlocal length
-            message = await receive()
-            length += len(message.get("body", b""))
-            if length > self._max_bytes:
-                raise HTTPException(413, f"the body is longer than {self._max_bytes} bytes")
-            return message
-
-        await self._app(scope, limited, send)
+def content(description: str, kind: type) -> dict[str, Any]:
+    """Return the description of a body in JSON."""
+    schema = {"$ref": SCHEMAS + kind.__name__}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def open_endpoints(service: Service) -> APIRouter:
-    """Return the endpoints that need no key."""
+    """Return the endpoints that `AccessCheck` opens without a key."""
     router = APIRouter()
     router.mount("/page", StaticFiles(directory=PAGE))
 
@@ -108,7 +101,7 @@ def open_endpoints(service: Service) -> APIRouter:
 def api_endpoints(service: Service) -> APIRouter:
     """Return the endpoints of the OpenAI API."""
     router = APIRouter(prefix="/v1")
-    model, name = service.model, service.model.name
+    model, name, bodies = service.model, service.model.name, BodyReader(service.model)
     card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
 
     @router.get("/models")
@@ -121,125 +114,31 @@ def api_endpoints(service: Service) -> APIRouter:
         return card
 
     @router.post("/chat/completions", response_model=None)
-    async def chat(body: ChatCompletionRequest, connection: Request) -> Response:
-        check_model(name, body.model)
-        messages = check_messages(body.conversation())
-        parameters = body.parameters(body.max_new_tokens(model.context))
-        prompts = [await model.read(messages, raw=False)]
-        key = conversation_key(messages)
-        return await answer(service, connection, body, prompts, parameters, key)
+    async def chat(connection: Request) -> Response:
+        return await answer(service, connection, await bodies.read(connection, BODIES[CHAT]))
 
     @router.post("/completions", response_model=None)
-    async def completions(body: CompletionRequest, connection: Request) -> Response:
-        check_model(name, body.model)
-        parameters = body.parameters(body.max_new_tokens())
-        prompts = [await model.read(prompt, raw=True) for prompt in body.prompts()]
-        return await answer(service, connection, body, prompts, parameters)
+    async def completions(connection: Request) -> Response:
+        return await answer(service, connection, await bodies.read(connection, BODIES[COMPLETION]))
 
     return router
 
 
-async def answer(
-    service: Service,
-    connection: Request,
-    body: GenerationRequest,
-    prompts: Sequence[TokenizedPrompt],
-    parameters: Sequence[GenerationParams],
-    conversation: str | None = None,
-) -> Response:
+async def answer(service: Service, connection: Request, body: ParsedBody) -> Response:
     """Answer each prompt with all parameters."""
-    pairs = [(prompt, each) for prompt in prompts for each in parameters]
-    request = AnswerRequest(prompts=pairs, trace=body.trace, conversation=conversation)
-    stream, model = service.submit(request), service.model
-    all_tokens = body.num_prompt_logprobs is not None
+    model, wanted = service.model, body.request
+    is_chat = isinstance(wanted, ChatCompletionRequest)
+    prompts = [await model.read(prompt, raw=not is_chat) for prompt in body.prompts]
+    pairs = [(prompt, each) for prompt in prompts for each in body.parameters]
+    request = AnswerRequest(prompts=pairs, trace=bool(wanted.trace), conversation=body.conversation)
+    stream = service.submit(request)
+    all_tokens = wanted.num_prompt_logprobs is not None
     visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in pairs]
-    is_chat = isinstance(body, ChatCompletionRequest)
     builder = (ChatResponseBuilder if is_chat else ResponseBuilder)(
         model=model.name,
         fingerprint=model.fingerprint,
         bytes_of=model.tokenizer.bytes_of,
-        n=len(parameters),
-        visible_logprobs=visible if body.num_logprobs is not None else (),
+        n=len(body.parameters),
+        visible_logprobs=visible if wanted.num_logprobs is not None else (),
     )
-    return await respond(connection, body, stream, builder)
-
-
-def key_check(service: Service) -> Callable[[Request], None]:
-    """Return a function that raises ApiError for a request without one of the keys, if there are
-    any."""
-    keys = service.model.keys
-
-    def check(request: Request) -> None:
-        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        sent = credentials.strip().encode("latin-1")  # as headers are decoded
-        equal = [hmac.compare_digest(sent, key) for key in keys]
-        if keys and not (scheme.lower() == "bearer" and any(equal)):
-            raise ApiError(401, "no valid API key: send Authorization: Bearer KEY", "invalid_key")
-
-    return check
-
-
-def conversation_key(messages: Sequence[Message]) -> str:
-    """Return what all requests of a conversation share: the messages up to the user's first."""
-    first = next(i for i, message in enumerate(messages) if message["role"] == "user")
-    return json.dumps(messages[: first + 1])
-
-
-def check_model(name: str, requested: str) -> None:
-    """Raise ApiError for any other model than the served one."""
-    if name != requested:
-        line = f"model {requested!r}: not here, this is {name!r}"
-        raise ApiError(404, one_line(line), "model_not_found", "model")
-
-
-class Server(uvicorn.Server):
-    """A server that stops accepting requests at the first signal and finishes those it has. At the
-    second signal it stops at once."""
-
-    def __init__(self, config: uvicorn.Config, service: LocalService) -> None:
-        super().__init__(config)
-        self._service = service
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        worker = self._service.worker
-        if worker.draining:
-            self.force_exit = True
-        worker.drain()
-
-    async def on_tick(self, counter: int) -> bool:
-        """Return whether to stop; called every tenth of a second."""
-        worker = self._service.worker
-        if worker.failure is not None:
-            worker.end_all(EagleError("the server has failed"))
-            return True
-        if worker.draining and (self.force_exit or not worker.pending):
-            return True
-        return await super().on_tick(counter)
-
-
-def serve(runner: Runner, spec: ServeSpec, keys: Sequence[str]) -> None:
-    """Serve until SIGTERM or SIGINT. Raises EagleError where the address cannot be used."""
-    asyncio.run(_serve(LocalService(runner, spec, keys), spec))
-
-
-async def _serve(service: LocalService, spec: ServeSpec) -> None:
-    config = uvicorn.Config(
-        make_app(service),
-        host=spec.host,
-        port=spec.port,
-        log_config=None,
-        lifespan="off",  # nothing begins or ends with it
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    service.worker.start()
-    try:
-        await Server(config, service).serve()
-        if (failure := service.failure) is not None:
-            raise EagleError(f"the engine failed: {failure}: the log says more")
-    except SystemExit as error:  # how uvicorn reports it
-        raise EagleError(
-            f"{spec.host}:{spec.port}: cannot be listened on, as the log says: take another --port "
-            "or --host"
-        ) from error
-    finally:
-        service.worker.close()
+    return await respond(connection, wanted, stream, builder)

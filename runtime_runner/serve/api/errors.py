@@ -1,24 +1,27 @@
 """Errors in the form of the OpenAI API."""
 
+import logging
 import re
-from itertools import takewhile
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR, RequestFailed
+from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull
 
+log = logging.getLogger(__name__)
 RETRY_AFTER = 1  # seconds
-FORM = re.compile(r"\W|^(?:bool|float|int|str)$")
-"""Matches pydantic's names for the forms of a parameter, and no parameter's name."""
-
+PROBLEM = re.compile(r"(?P<problem>.*?)(?: - at `(?:key` in `)?\$(?P<path>[^`]*)`)?", re.DOTALL)
+UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.DOTALL)
+MISSING = re.compile("Object missing required field `(.*)`")
+INDEX = re.compile(r"\[([0-9]+|\.\.\.)\]")
+"""Patterns of msgspec's error lines."""
 
 KINDS: tuple[tuple[type[Exception], int, str | None], ...] = (
     (QueueFull, 429, "queue_full"),
@@ -30,7 +33,7 @@ KINDS: tuple[tuple[type[Exception], int, str | None], ...] = (
 """The status and the code of each exception that a request may raise."""
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(msgspec.Struct):
     """An error; `param` is the parameter that caused it."""
 
     message: str
@@ -39,7 +42,7 @@ class ErrorBody(BaseModel):
     code: str | None
 
 
-class ErrorResponse(BaseModel):
+class ErrorResponse(msgspec.Struct):
     """The body of error responses, as the official client reads it."""
 
     error: ErrorBody
@@ -76,56 +79,55 @@ def error_body(error: ApiError) -> dict[str, Any]:
         param=error.param,
         code=error.code,
     )
-    return ErrorResponse(error=body).model_dump()
+    return msgspec.to_builtins(ErrorResponse(error=body))
 
 
-def error_response(error: ApiError) -> JSONResponse:
-    """Return the response for an error."""
-    headers = {"Retry-After": str(RETRY_AFTER)} if error.status in (429, 503) else {}
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error_body(error), error.status, headers)
+class ErrorReporter:
+    """Makes the responses for errors, each with a line in the log and a count in the metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def response(self, path: str, error: ApiError) -> JSONResponse:
+        """Return the response for an error of a request to `path`."""
+        self._metrics.refused(error.status, error.code or "")
+        fields = {"status": error.status, "path": one_line(path)}
+        log.info("%s", error, extra={"fields": fields})
+        headers = {"Retry-After": str(RETRY_AFTER)} if error.status in (429, 503) else {}
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return JSONResponse(error_body(error), error.status, headers)
+
+    def add_handlers(self, app: FastAPI) -> None:
+        """Give all failures of `app` the same form."""
+
+        async def failed(request: Request, error: Exception) -> JSONResponse:
+            return self.response(request.url.path, api_error(error))
+
+        async def http(request: Request, error: Exception) -> JSONResponse:
+            assert isinstance(error, HTTPException)
+            refusal = ApiError(error.status_code, str(error.detail))
+            response = self.response(request.url.path, refusal)
+            response.headers.update(error.headers or {})  # with 405, the methods that are allowed
+            return response
+
+        for kind in (ApiError, EagleError, RequestFailed, TimeoutError, Exception):
+            app.add_exception_handler(kind, failed)
+        app.add_exception_handler(HTTPException, http)
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Give all failures of `app` the same form."""
-
-    async def failed(request: Request, error: Exception) -> JSONResponse:
-        return error_response(api_error(error))
-
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return error_response(first_problem(error))
-
-    async def http(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        response = error_response(ApiError(error.status_code, str(error.detail)))
-        response.headers.update(error.headers or {})  # with 405, the methods that are allowed
-        return response
-
-    for kind in (ApiError, EagleError, RequestFailed, TimeoutError, Exception):
-        app.add_exception_handler(kind, failed)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-
-
-def first_problem(error: RequestValidationError) -> ApiError:
-    """Return what is wrong with the first wrong parameter of a request, in one line; where it may
-    have several forms, what each of them requires."""
-    problem, *others = error.errors()
-    if problem["type"] == "extra_forbidden":
-        name = one_line(".".join(map(str, problem["loc"][1:])))
-        return ApiError(400, f"{name}: no such parameter here", "unknown_parameter", name)
-    if problem["type"] == "json_invalid":
-        return ApiError(400, f"the body is not JSON: {problem['ctx']['error']}")
-    name = parameter_of(problem)
-    forms = [problem, *(other for other in others if parameter_of(other) == name)]
-    required = dict.fromkeys(form["msg"].removeprefix("Value error, ") for form in forms)
-    message = " or ".join(required)
-    return ApiError(400, one_line(f"{name}: {message}" if name else message), param=name or None)
-
-
-def parameter_of(problem: dict[str, Any]) -> str:
-    """Return the path of a parameter in the request, without pydantic's names for its forms."""
-    path = takewhile(lambda part: not FORM.search(str(part)), problem["loc"][1:])
-    return one_line(".".join(map(str, path)))
+def invalid_body(error: Exception) -> ApiError:
+    """Return what is wrong with a body that msgspec does not decode, in one line."""
+    if not isinstance(error, msgspec.ValidationError):
+        return ApiError(400, one_line(f"the body is not JSON: {error}"))
+    match = PROBLEM.fullmatch(str(error))
+    assert match is not None
+    problem, path = match["problem"], INDEX.sub(r".\1", match["path"] or "").lstrip(".")
+    unknown, missing = UNKNOWN.fullmatch(problem), MISSING.fullmatch(problem)
+    if name := unknown or missing:
+        path = ".".join(filter(None, (path, name[1])))
+    path = one_line(path)
+    if unknown:
+        return ApiError(400, f"{path}: no such parameter here", "unknown_parameter", path)
+    message = "Field required" if missing else problem.replace(" | null", "").replace("`", "")
+    return ApiError(400, one_line(f"{path}: {message}" if path else message), param=path or None)

@@ -1,31 +1,27 @@
 """Bodies of requests: parameters with the names of OpenAI's API, and of vLLM's beyond it.
 
-A parameter that is not named here is refused.
+A parameter that is not named here is refused; one that is null counts as absent. msgspec decodes a
+body into these structs and stops at its first error.
 """
 
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    create_model,
-    model_validator,
-)
+import msgspec
+from msgspec import Meta
 
 from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.common.prompts import Message, MessagePart
+from eagle_aot.common.prompts import Message, MessagePart, Prompt, check_messages
 from eagle_aot.common.spec import spec_fields
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
 
-MAX_MESSAGES, MAX_PROMPTS, MAX_STOPS = 1024, 64, 16
+MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, MAX_STOPS = 1024, 4096, 64, 16
+"""Limits of a request; that of parts is for all of its messages together."""
 MAX_COMPLETION_LOGPROBS = 5
 """The number of likeliest tokens that OpenAI's API permits for a completion."""
+MAX_COMPLETION_TOKENS = 16  # unless a request says otherwise, as in OpenAI's API
 MAX_CHARACTERS = 4_000_000
 MAX_URL_CHARACTERS = 48 << 20
 """The largest file that is read, in base64."""
@@ -37,33 +33,21 @@ FIELDS = (
 """Fields of `GenerationParams` that a request may have."""
 API_NAMES = {"allowed_ids": "allowed_token_ids", "stop_ids": "stop_token_ids"}
 """Fields that the API has other names for."""
-API_DEFAULTS = {"temperature": 1.0}
+API_DEFAULTS: dict[str, Any] = {"temperature": 1.0}
 MAX_ITEMS = {"logit_bias": 1024, "stop_ids": 1024, "allowed_ids": 65536}
-STRICT = {bool: StrictBool, int: StrictInt, float: StrictFloat}
-"""Types that pydantic does not convert values to."""
-RequestText = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+RequestText = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
+ShortText = Annotated[str, Meta(max_length=1024)]
+StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+TokenIds = Annotated[list[int], Meta(min_length=1)]
 
 
-class Strict(BaseModel):
-    """A model that refuses unknown fields. A field that is null counts as absent."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def without_null(cls, body: Any) -> Any:
-        """Drop fields that are null: clients of OpenAI's API send what is None."""
-        if not isinstance(body, dict):
-            return body
-        null = {name for name, value in body.items() if value is None}
-        return {name: body[name] for name in body if name not in null & cls.model_fields.keys()}
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A JSON object in a request. It has no other fields than these."""
 
 
-class TextPart(Strict):
+class TextPart(Body, tag_field="type", tag="text"):
     """A text in a message that has parts."""
 
-    type: Literal["text"]
     text: RequestText
 
     def part(self) -> MessagePart:
@@ -71,18 +55,17 @@ class TextPart(Strict):
         return {"type": "text", "text": self.text}
 
 
-class DataUrl(Strict):
+class DataUrl(Body):
     """An image in a `data:` URL. With `low` or `high` detail it takes as few or as many tokens as
     the artifact's images may."""
 
-    url: Annotated[str, Field(max_length=MAX_URL_CHARACTERS)]
-    detail: Literal["auto", "low", "high"] = "auto"
+    url: Annotated[str, Meta(max_length=MAX_URL_CHARACTERS)]
+    detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(Strict):
+class ImagePart(Body, tag_field="type", tag="image_url"):
     """An image in a message that has parts."""
 
-    type: Literal["image_url"]
     image_url: DataUrl
 
     def part(self) -> MessagePart:
@@ -90,11 +73,11 @@ class ImagePart(Strict):
         return {
             "type": "image_url",
             "image_url": {"url": self.image_url.url},
-            "detail": self.image_url.detail,
+            "detail": self.image_url.detail or "auto",
         }
 
 
-class ChatMessage(Strict):
+class ChatMessage(Body):
     """A turn of a conversation. `developer` is OpenAI's newer name for the system.
 
     Fields that can only be null are those that the official client's answers have next to their
@@ -102,7 +85,7 @@ class ChatMessage(Strict):
     """
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: RequestText | Annotated[list[TextPart | ImagePart], Field(max_length=MAX_MESSAGES)]
+    content: RequestText | Annotated[list[TextPart | ImagePart], Meta(max_length=MAX_MESSAGES)]
     name: None = None
     refusal: None = None
     annotations: None = None
@@ -122,66 +105,48 @@ class ChatMessage(Strict):
         return {"role": role, "content": [part.part() for part in parts]}
 
 
-class StreamOptions(Strict):
+class StreamOptions(Body):
     """Options of a stream."""
 
-    include_usage: StrictBool = False
+    include_usage: bool | None = None
 
 
-def strict(kind: Any) -> Any:
-    """Return the type of a parameter in a body, for that of a field of `GenerationParams`."""
-    origin, kinds = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return Union[tuple(map(strict, kinds))]  # noqa: UP007
-    if origin is tuple:
-        return list[strict(kinds[0])]  # type: ignore[misc]
-    if origin is dict:
-        return dict[kinds[0], strict(kinds[1])]  # type: ignore[valid-type, misc]
-    return STRICT.get(kind, kind)
-
-
-def request_fields() -> dict[str, Any]:
-    """Return pydantic's definitions of the parameters in `FIELDS`."""
-    definitions: dict[str, Any] = {}
+def request_fields() -> list[tuple[str, Any, None]]:
+    """Return the parameters in `FIELDS` as fields of a struct: names, types and the default."""
+    fields: list[tuple[str, Any, None]] = []
+    annotated: Any = Annotated
     for field in spec_fields(GenerationParams):
-        if field.name not in FIELDS:
-            continue
-        kind = strict(field.type)
-        if field.name in MAX_ITEMS:
-            kind = Annotated[kind, Field(max_length=MAX_ITEMS[field.name])]
-        if field.optional:
-            kind = kind | None
-        default = API_DEFAULTS.get(field.name, field.default)
-        definitions[API_NAMES.get(field.name, field.name)] = (
-            kind, Field(default, description=field.option.help)
-        )  # fmt: skip
-    return definitions
+        if field.name in FIELDS:
+            limits = Meta(description=field.option.help, max_length=MAX_ITEMS.get(field.name))
+            kind = annotated[field.type, limits] | None
+            fields.append((API_NAMES.get(field.name, field.name), kind, None))
+    return fields
 
 
 if TYPE_CHECKING:
-    SharedFields = Strict
+    SharedFields = Body
 else:
-    SharedFields = create_model("SharedFields", __base__=Strict, **request_fields())
+    SharedFields = msgspec.defstruct("SharedFields", request_fields(), bases=(Body,), kw_only=True)
 
 
-class GenerationRequest(SharedFields):
+class GenerationRequest(SharedFields, kw_only=True):
     """The parameters that both endpoints take: those of `FIELDS`, and these.
 
     With `trace`, a stream says which of its tokens were drafted.
     """
 
-    model: Annotated[str, Field(max_length=1024)]
-    stream: StrictBool = False
+    model: ShortText
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
-    user: Annotated[str, Field(max_length=1024)] | None = None
-    trace: StrictBool = False
-    tree: Annotated[str, Field(pattern=r"^\d{1,3},\d{1,3},\d{1,3}$")] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
+    user: ShortText | None = None
+    trace: bool | None = None
+    tree: Annotated[str, Meta(pattern=r"^[0-9]{1,3},[0-9]{1,3},[0-9]{1,3}\Z")] | None = None
 
     @property
     def include_usage(self) -> bool:
         """Whether a stream ends with its usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def num_logprobs(self) -> int | None:
@@ -193,7 +158,20 @@ class GenerationRequest(SharedFields):
         """The field `prompt_logprobs` of `GenerationParams`."""
         return None
 
-    def parameters(self, max_new_tokens: int) -> list[GenerationParams]:
+    def max_new_tokens(self, context: int) -> int:
+        """Return the limit of an answer, for an artifact whose texts have up to `context` tokens.
+        Raises SettingError."""
+        raise NotImplementedError
+
+    def conversation(self) -> str | None:
+        """Return what all requests of a conversation share, None where there is none."""
+        return None
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Return what is to be answered. Raises PromptError."""
+        raise NotImplementedError
+
+    def parameters(self, context: int) -> list[GenerationParams]:
         """Return the parameters of each answer to a prompt.
 
         Raises SettingError for a value outside its range, and for options of a stream where no
@@ -201,28 +179,29 @@ class GenerationRequest(SharedFields):
         """
         if self.stream_options is not None and not self.stream:
             raise SettingError("stream_options: needs stream: true")
-        values = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
-        values["top_k"] = max(values["top_k"], 0)  # -1 is vLLM's "all"
+        named = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
+        values = API_DEFAULTS | {name: v for name, v in named.items() if v is not None}
+        values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is vLLM's "all"
         return GenerationParams(
             **values,
-            echo=getattr(self, "echo", False),  # of completions
+            echo=bool(getattr(self, "echo", False)),  # of completions
             tree=self.tree,
             stop_texts=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=self.max_new_tokens(context),
             logprobs=self.num_logprobs,
             prompt_logprobs=self.num_prompt_logprobs,
             reuse=True,
         ).answers()
 
 
-class ChatCompletionRequest(GenerationRequest):
+class ChatCompletionRequest(GenerationRequest, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    logprobs: StrictBool | None = None
-    top_logprobs: Annotated[StrictInt, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -237,26 +216,28 @@ class ChatCompletionRequest(GenerationRequest):
         """Return the limit of an answer: unless it is given, the whole `context`."""
         return self.max_completion_tokens or self.max_tokens or context
 
-    def conversation(self) -> list[Message]:
-        """Return all turns."""
-        return [message.message() for message in self.messages]
+    def conversation(self) -> str:
+        """Return a hash of the messages up to the user's first."""
+        first = next(i for i, message in enumerate(self.messages) if message.role == "user")
+        return hashlib.sha256(msgspec.json.encode(self.messages[: first + 1])).hexdigest()
+
+    def prompts(self) -> list[list[Message]]:
+        """Return the conversation. Raises PromptError for one that does not end with a user's turn,
+        and for one of too many parts."""
+        contents = (message.content for message in self.messages)
+        parts = sum(len(content) for content in contents if not isinstance(content, str))
+        if parts > MAX_PARTS:
+            raise PromptError(f"messages: {parts} parts, {MAX_PARTS} at most")
+        return [check_messages([message.message() for message in self.messages])]
 
 
-class CompletionRequest(GenerationRequest):
+class CompletionRequest(GenerationRequest, kw_only=True):
     """The body of POST /v1/completions."""
 
-    prompt: (
-        RequestText
-        | Annotated[list[RequestText], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[StrictInt], Field(min_length=1)]
-        | Annotated[
-            list[Annotated[list[StrictInt], Field(min_length=1)]],
-            Field(min_length=1, max_length=MAX_PROMPTS),
-        ]
-    )
-    max_tokens: Annotated[StrictInt, Field(ge=0)] = 16
-    echo: StrictBool = False
-    logprobs: Annotated[StrictInt, Field(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
+    prompt: RequestText | Annotated[list[RequestText | int | TokenIds], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -266,22 +247,23 @@ class CompletionRequest(GenerationRequest):
     def num_prompt_logprobs(self) -> int | None:
         return self.logprobs if self.echo else None
 
-    def max_new_tokens(self) -> int:
+    def max_new_tokens(self, context: int) -> int:
         """Return the limit of an answer. Raises SettingError for 0 tokens where no log
         probabilities of the prompt are requested."""
-        if not self.max_tokens and self.num_prompt_logprobs is None:
+        if self.max_tokens == 0 and self.num_prompt_logprobs is None:
             raise SettingError("max_tokens 0: needs echo: true and logprobs")
-        return self.max_tokens
+        return MAX_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts. Raises PromptError for text and ids together."""
-        prompt = self.prompt
-        if isinstance(prompt, str):
-            return [prompt]
-        ids = [part for part in prompt if isinstance(part, int)]
-        if len(ids) == len(prompt):
+        """Return the prompts. Raises PromptError for text and ids together, and for too many."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        ids = [part for part in self.prompt if isinstance(part, int)]
+        if len(ids) == len(self.prompt):
             return [ids]
-        prompts = [part for part in prompt if not isinstance(part, int)]
-        if len(prompts) != len(prompt):
+        prompts = [part for part in self.prompt if not isinstance(part, int)]
+        if ids or len({type(prompt) for prompt in prompts}) > 1:
             raise PromptError("prompt: text, texts, ids or lists of ids, and no two of them")
+        if len(prompts) > MAX_PROMPTS:
+            raise PromptError(f"prompt: {len(prompts)} prompts, {MAX_PROMPTS} at most")
         return prompts

@@ -1,7 +1,6 @@
 """Prompts from the command line, a file, or one JSON object per line."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
@@ -9,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 import msgspec
 
 from eagle_aot.common.errors import PromptError, reason
+from eagle_aot.common.files import STDIN, read_small
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-STDIN = Path("-")
+MAX_BYTES = 1 << 30  # of a file of prompts
 EXPECTED = 'expected {"prompt": "..."}, {"token_ids": [...]} or {"messages": [...]}'
 
 
@@ -172,7 +172,6 @@ def _messages_of(messages: list[Message], location: str) -> list[Message]:
 
 def _read(path: Path) -> str:
     try:
-        content = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
-        return content.decode("utf-8-sig")
+        return read_small(path, MAX_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"{name_of(path)}: cannot be read ({reason(error)})") from error

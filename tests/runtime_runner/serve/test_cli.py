@@ -1,5 +1,7 @@
 """`eagle-serve`: its options, and what it logs before it listens."""
 
+import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
-from eagle_aot.runtime_runner.serve.cli import load, main
+from eagle_aot.runtime_runner.serve.cli import bind, load, main
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from support.refusals import refuses
 
 OPTIONS = {
     "artifact", "--host", "--port", "--model", "--api-key-file", "--max-waiting",
     "--request-timeout", "--max-body", "--prompt-share", "--no-reuse", "--drafter", "--executor",
-    "--replicas", "--no-warm-up", "--version",
+    "--replicas", "--no-warm-up", "--version", "--allowed-host", "--allow-origin",
 }  # fmt: skip
 
 
@@ -45,6 +47,8 @@ def test_options_reach_the_settings_and_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("options", "line"), [
     (["--api-key-file", "none"], "--api-key-file none: cannot be read"),
+    (["--api-key-file", "/dev/zero"], "--api-key-file /dev/zero: cannot be read (neither a file"),
+    (["--host", "no such host"], "no such host:8000: cannot be listened on"),
     (["--request-timeout", "0"], "--request-timeout 0.0: must be a number"),
 ])  # fmt: skip
 def test_options_that_cannot_be_used_are_refused(options: list[str], line: str) -> None:
@@ -55,6 +59,44 @@ def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n")
     result = CliRunner().invoke(main, ["artifact", "--api-key-file", str(tmp_path / "keys")])
     refuses(result, "keys: has no keys")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+@pytest.mark.parametrize("replicas", [[], ["--replicas", "2"]])
+def test_a_port_in_use_is_noticed_before_the_artifact_is_opened(
+    host: str, replicas: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        options = ["artifact", "--host", host, "--port", str(port), *replicas]
+        result = CliRunner().invoke(main, options)
+    refuses(result, f"{host}:{port}: cannot be listened on (Address already in use)")
+
+
+def test_a_bound_server_refuses_clients_until_it_listens() -> None:
+    (listener,) = bind(ServeSpec(artifact=Path("artifact"), port=0))
+    with listener:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(listener.getsockname())
+        listener.listen()
+        socket.create_connection(listener.getsockname()).close()
+
+
+def test_all_addresses_of_a_host_have_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{i}", 0)) for i in (1, 2)]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: infos)
+    first, second = bind(ServeSpec(artifact=Path("artifact"), port=0))
+    with first, second:
+        assert first.getsockname()[1] == second.getsockname()[1] != 0
+        assert second.getsockname()[0] == "127.0.0.2"
+
+
+def test_the_log_says_what_is_loaded_before_it_is(tmp_path: Path) -> None:
+    """Lines of the log are on stderr, the refusal after them."""
+    result = CliRunner().invoke(main, [str(tmp_path), "--port", "0"])
+    first, *_ = result.stderr.splitlines()
+    assert json.loads(first)["message"] == f"loading {tmp_path} for http://127.0.0.1:0"
+    assert result.exit_code == 1 and "not an artifact" in result.stderr
 
 
 def test_the_log_says_what_warming_up_took(

@@ -22,7 +22,9 @@ from eagle_aot.runtime_runner.serve.answer_stream import (
     AnswerStream,
     RequestFailed,
 )
-from eagle_aot.runtime_runner.serve.api import app as app_module
+from eagle_aot.runtime_runner.serve.api import server as server_module
+from eagle_aot.runtime_runner.serve.api.app import make_app
+from eagle_aot.runtime_runner.serve.cli import bind
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.service import LocalService
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
@@ -45,7 +47,8 @@ def service_of(step: Callable[[], object], max_step_seconds: float) -> LocalServ
     service = LocalService.__new__(LocalService)
     service.worker = Worker(engine, 1, max_step_seconds)
     service.metrics = Metrics(service.worker)
-    service.model = SimpleNamespace(spec=SPEC, name="toy", created=0, keys=[])  # type: ignore[assignment]
+    model = {"name": "toy", "created": 0, "keys": [], "context": 64, "max_body": 1024}
+    service.model = SimpleNamespace(spec=SPEC, **model)  # type: ignore[assignment]
     return service
 
 
@@ -83,13 +86,13 @@ def test_the_process_ends_with_an_error_and_its_requests_too(
     monkeypatch.setattr(worker_module, "CLOSE_SECONDS", 0.01)
     outcomes = submit(service)
     with pytest.raises(EagleError, match=r"^the engine failed: (its thread has|a step takes)"):
-        asyncio.run(app_module._serve(service, SPEC))
+        asyncio.run(server_module._serve(service, SPEC, bind(SPEC)))
     (outcome,) = outcomes
     assert isinstance(outcome, Failed)
 
 
 def test_health_reports_it(service: LocalService) -> None:
-    client = TestClient(app_module.make_app(service))
+    client = TestClient(make_app(service), "http://localhost")
     assert client.get("/health").json() == {"status": "ok"}
     submit(service)
     service.worker.start()
@@ -103,8 +106,8 @@ def test_signals_end_a_server_whose_step_hangs(hangs: Callable[[], None]) -> Non
     service = service_of(hangs, 60.0)
     submit(service)
     service.worker.start()
-    config = uvicorn.Config(app_module.make_app(service))
-    server = app_module.Server(config, service)
+    config = uvicorn.Config(make_app(service))
+    server = server_module.Server(config, service)
 
     async def stops() -> bool:
         return await server.on_tick(1)

@@ -1,61 +1,149 @@
-"""A body that is too long or has a wrong parameter is refused in one line."""
+"""A body that is too long or has a wrong parameter is refused in one line, at little cost."""
 
 import asyncio
+import json
+import threading
+import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 
-from eagle_aot.runtime_runner.serve.api.app import BodyLimit
-from eagle_aot.runtime_runner.serve.api.errors import add_handlers, first_problem
-from eagle_aot.runtime_runner.serve.api.requests import CompletionRequest
+from eagle_aot.runtime_runner.serve.api import bodies
+from eagle_aot.runtime_runner.serve.api.requests import MAX_PARTS
+from support.full_service import MODEL, PASSED, FullService
 
-STRING = "Input should be a valid string"
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MAX_BYTES = 100
+
+
+def post(
+    path: str, content: Any, service: FullService | None = None, **headers: str
+) -> httpx.Response:
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport((service or FullService()).app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post(path, content=content, headers=headers)
+
+    return asyncio.run(send())
 
 
 @pytest.mark.parametrize(("body", "line", "param"), [
     ({}, "prompt: Field required", "prompt"),
-    ({"prompt": 1}, f"prompt: {STRING} or Input should be a valid list", "prompt"),
-    ({"prompt": []}, f"prompt: {STRING} or List should have at least 1 item", "prompt"),
-    (
-        {"prompt": "a", "chain_len": "x"},
-        "chain_len: Input should be a valid integer or",
-        "chain_len",
-    ),
-    ({"prompt": "a", "max_tokens": -1}, "max_tokens: Input should be greater", "max_tokens"),
+    ({"prompt": 1}, "prompt: Expected str | array, got int", "prompt"),
+    ({"prompt": []}, "prompt: Expected array of length >= 1", "prompt"),
+    ({"prompt": ["a", [1]]}, "prompt: text, texts, ids or lists of ids", None),
+    ({"prompt": ["a", 1]}, "prompt: text, texts, ids or lists of ids", None),
+    ({"prompt": [[1], [True]]}, "prompt.1.0: Expected int, got bool", "prompt.1.0"),
+    ({"prompt": ["a"] * 65}, "prompt: 65 prompts, 64 at most", None),
+    ({"prompt": "a", "chain_len": "x"}, "chain_len: Invalid enum value 'x'", "chain_len"),
+    ({"prompt": "a", "max_tokens": -1}, "max_tokens: Expected int >= 0", "max_tokens"),
+    ({"prompt": "a", "max_tokens": 8.0}, "max_tokens: Expected int, got float", "max_tokens"),
     ({"prompt": "a", "no-such": 1}, "no-such: no such parameter here", "no-such"),
+    ({"prompt": "a", "logit_bias": {"1.5": 1}}, "logit_bias: Expected int, got str", "logit_bias"),
+    ({"prompt": "a", "stop": ["a"] * 17}, "stop: Expected array of length <= 16", "stop"),
+    (
+        {"prompt": "a", "logit_bias": dict.fromkeys(range(1025), 1)},
+        "logit_bias: Expected object of length <= 1024",
+        "logit_bias",
+    ),
     *(
-        ({"prompt": "a", "logprobs": n}, "logprobs: Input should be", "logprobs")
+        ({"prompt": "a", "logprobs": n}, "logprobs: Expected int", "logprobs")
         for n in (-1, 6, True, "2")
     ),
 ])  # fmt: skip
-def test_an_error_says_what_a_parameter_may_be(body: dict[str, Any], line: str, param: str) -> None:
-    with pytest.raises(ValidationError) as raised:
-        CompletionRequest.model_validate({"model": "tiny"} | body)
-    errors = raised.value.errors()
-    problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in errors]
-    error = first_problem(RequestValidationError(problems))
-    assert str(error).startswith(line) and error.status == 400
-    assert error.param == param
+def test_an_error_says_what_a_parameter_may_be(
+    body: dict[str, Any], line: str, param: str | None
+) -> None:
+    answer = post(COMPLETION, json.dumps({"model": MODEL} | body))
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["message"].startswith(line), error
+    assert error["param"] == param
 
 
-MAX_BYTES = 100
+@pytest.mark.parametrize("body", [
+    {"prompt": [[1, 2], [3]], "logit_bias": {"5": 1}, "tree": "2,2,4", "seed": 2**64 - 1},
+    {"prompt": "a", "stop": "b", "max_tokens": None, "echo": None, "n": None, "stream": None},
+    {"prompt": [1, 2], "allowed_token_ids": [1], "top_k": -1, "temperature": 1, "stop": []},
+])  # fmt: skip
+def test_valid_bodies_pass(body: dict[str, Any]) -> None:
+    service = FullService()
+    assert post(COMPLETION, json.dumps({"model": MODEL} | body), service).status_code == PASSED
+    ((_, params), *_) = service.requests[0].prompts
+    assert (params.max_new_tokens, params.temperature, params.top_k) == (16, 1.0, 0)
+    assert params.logit_bias == ({5: 1.0} if "logit_bias" in body else {})
 
 
-def app() -> FastAPI:
-    app = FastAPI()
-    app.add_middleware(BodyLimit, max_bytes=MAX_BYTES)
-    add_handlers(app)
+def nested(message: str, count: int) -> str:
+    return f'{{"model": "{MODEL}", "messages": [{",".join([message] * count)}]}}'
 
-    @app.post("/")
-    async def length(body: list[int]) -> int:
-        return len(body)
 
-    return app
+PARTS = '{"role": "user", "content": [%s]}'
+TEXT = '{"type": "text", "text": ""}'
+CHAT_START = f'{{"model": "{MODEL}", "messages": ['
+PROMPT_START = f'{{"model": "{MODEL}", "prompt": ['
+FIELDS_START = f'{{"model": "{MODEL}", "prompt": "", '
+COSTLY = {
+    "parts without a type": (CHAT, CHAT_START, PARTS % ",".join(["{}"] * 1024), 1024),
+    "many parts": (CHAT, CHAT_START, PARTS % ",".join([TEXT] * 1024), 60),
+    "many messages": (CHAT, CHAT_START, '{"role": "user", "content": ""}', 90_000),
+    "messages of a wrong type": (CHAT, CHAT_START, "[[]]", 700_000),
+    "unknown keys": (CHAT, "{", '"%d":0', 780_000),
+    "unknown keys of a message": (CHAT, CHAT_START + "{", '"%d": null', 170_000),
+    "keys of logit_bias": (COMPLETION, FIELDS_START + '"logit_bias": {', '"%d": 1', 150_000),
+    "floats for ids": (COMPLETION, PROMPT_START, "0.5", 750_000),
+    "lists for ids": (COMPLETION, PROMPT_START, "[[]]", 170_000),
+    "lists of one id": (COMPLETION, PROMPT_START, "[1]", 120_000),
+    "more lists of one id": (COMPLETION, PROMPT_START, "[1]", 750_000),
+    "ids of two kinds": (COMPLETION, PROMPT_START + '"",', "1", 500_000),
+    "stops": (COMPLETION, FIELDS_START + '"stop": [', '"ab"', 250_000),
+    "depth": (COMPLETION, '{"prompt": ' + "[" * 500_000, "1", 1),
+    "depth in an unknown field": (COMPLETION, '{"x": ' + '{"a":' * 500_000, "1", 1),
+    "a long number": (COMPLETION, FIELDS_START + '"seed": 1', "0" * 3_000_000, 1),
+    "half a character": (COMPLETION, FIELDS_START + '"user": "', "\\ud83d" * 500_000, 1),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_wrong_bodies_cost_little(name: str) -> None:
+    path, start, item, count = COSTLY[name]
+    items = [item % i if "%d" in item else item for i in range(count)]
+    ends = "".join({"[": "]", "{": "}"}.get(c, "") for c in reversed(start[-60:]))
+    content = (start + ",".join(items) + ends).encode()
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        answer = post(path, content, FullService(max_body=16 << 20))
+        seconds, peak = time.process_time() - started, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.status_code == 400 and len(answer.text) < 2000, answer.text
+    assert seconds < 2 and peak < 200e6
+
+
+def test_parts_are_counted_over_all_messages() -> None:
+    few, many = (nested(PARTS % ",".join([TEXT] * 64), count) for count in (64, 65))
+    assert post(CHAT, few).status_code == PASSED
+    answer = post(CHAT, many)
+    assert answer.status_code == 400
+    line = f"messages: {MAX_PARTS + 64} parts, {MAX_PARTS} at most"
+    assert answer.json()["error"]["message"] == line
+
+
+def test_bodies_are_decoded_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set[threading.Thread]()
+    decode = msgspec.json.decode
+
+    def decode_here(*arguments: Any, **options: Any) -> Any:
+        threads.add(threading.current_thread())
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr("msgspec.json.decode", decode_here)
+    assert post(COMPLETION, f'{{"model": "{MODEL}", "prompt": ""}}').status_code == PASSED
+    assert len(threads) == 1 and threading.main_thread() not in threads
 
 
 async def in_parts(content: bytes) -> AsyncIterator[bytes]:
@@ -63,18 +151,46 @@ async def in_parts(content: bytes) -> AsyncIterator[bytes]:
         yield content[first : first + 30]
 
 
-async def post(content: bytes, *, has_length: bool) -> httpx.Response:
-    transport = httpx.ASGITransport(app())
-    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-        headers = {"content-type": "application/json"}
-        body = content if has_length else in_parts(content)
-        return await client.post("/", content=body, headers=headers)
-
-
 @pytest.mark.parametrize("has_length", [True, False])
 def test_the_longest_body_is_read_and_a_longer_one_refused(has_length: bool) -> None:
-    longest = b"[1]".ljust(MAX_BYTES)
-    assert asyncio.run(post(longest, has_length=has_length)).json() == 1
-    refused = asyncio.run(post(longest + b" ", has_length=has_length))
-    assert refused.status_code == 413
-    assert refused.json()["error"]["message"] == "the body is longer than 100 bytes"
+    service = FullService(max_body=MAX_BYTES)
+    longest = f'{{"model": "{MODEL}", "prompt": ""}}'.encode().ljust(MAX_BYTES)
+    bodies = [longest, longest + b" "]
+    first, second = (
+        post(COMPLETION, body if has_length else in_parts(body), service) for body in bodies
+    )
+    assert (first.status_code, second.status_code) == (PASSED, 413)
+    assert second.json()["error"]["message"] == "the body is longer than 100 bytes"
+
+
+def test_a_body_that_declares_too_many_bytes_is_not_read() -> None:
+    async def unread() -> AsyncIterator[bytes]:
+        raise AssertionError("it was read")
+        yield b""
+
+    headers = {"content-length": "101"}
+    assert post(COMPLETION, unread(), FullService(max_body=100), **headers).status_code == 413
+
+
+def test_long_bodies_are_refused_while_others_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_READING", 1000)
+    monkeypatch.setattr(bodies, "SMALL", 100)
+    service = FullService()
+
+    async def stalled() -> AsyncIterator[bytes]:
+        yield b"x" * 1001
+        await asyncio.sleep(9)
+
+    async def send() -> list[int]:
+        transport = httpx.ASGITransport(service.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            first = asyncio.create_task(client.post(COMPLETION, content=stalled()))
+            await asyncio.sleep(0.02)
+            body = f'{{"model": "{MODEL}", "prompt": ""}}'
+            answers = [await client.post(COMPLETION, content=body.ljust(n)) for n in (100, 1200)]
+            first.cancel()
+            return [answer.status_code for answer in answers]
+
+    assert asyncio.run(send()) == [PASSED, 503]

@@ -1,0 +1,84 @@
+"""Which requests are let in: by host, by origin and by API key, before their bodies are read."""
+
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from eagle_aot.common.text import one_line
+from eagle_aot.runtime_runner.serve.api.errors import ApiError, ErrorReporter
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
+
+OPEN = ("/", "/health", "/metrics")
+PAGE_FILES = "/page/"
+"""Paths that need no key."""
+
+
+class AccessCheck:
+    """Middleware that refuses requests to another host, from pages of another origin, and without
+    one of the API keys, if there are any.
+
+    A browser sends a page's requests to this server under the page's own host name where that name
+    resolves to this machine; only the header says so.
+    """
+
+    def __init__(
+        self, app: ASGIApp, spec: ServeSpec, keys: Sequence[bytes], errors: ErrorReporter
+    ) -> None:
+        self._app, self._keys, self._errors = app, keys, errors
+        self._hosts = {name.lower() for name in (spec.host, "localhost", *spec.allowed_host)}
+        self._origins = set(spec.allow_origin)
+        address = address_of(spec.host)
+        self._any_address = address is not None and address.is_unspecified
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self.check(scope["path"], Headers(scope=scope))
+        except ApiError as error:
+            await self._errors.response(scope["path"], error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def check(self, path: str, headers: Headers) -> None:
+        """Raise ApiError for a request that is refused."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_here(hosts[0]):
+            line = f"host {', '.join(hosts)!r}: not served here: start with --allowed-host NAME"
+            raise ApiError(403, one_line(line), "host_not_allowed")
+        for origin in headers.getlist("origin"):
+            if not self._origins & {"*", origin} and urlsplit(origin).netloc != hosts[0]:
+                line = f"origin {origin!r}: not allowed: start with --allow-origin ORIGIN"
+                raise ApiError(403, one_line(line), "origin_not_allowed")
+        if path not in OPEN and not path.startswith(PAGE_FILES):
+            self._check_key(headers.get("authorization", ""))
+
+    def _is_here(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if self._hosts & {"*", name}:
+            return True
+        address = address_of(name)
+        return address is not None and (address.is_loopback or self._any_address)
+
+    def _check_key(self, authorization: str) -> None:
+        scheme, _, credentials = authorization.partition(" ")
+        sent = credentials.strip().encode("latin-1")  # as headers are decoded
+        equal = [hmac.compare_digest(sent, key) for key in self._keys]
+        if self._keys and not (scheme.lower() == "bearer" and any(equal)):
+            raise ApiError(401, "no valid API key: send Authorization: Bearer KEY", "invalid_key")
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a host is, None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

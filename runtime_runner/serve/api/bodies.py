@@ -1,0 +1,83 @@
+"""Reads the bodies of requests: within limits, and into their structs in a thread."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.text import one_line
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.serve.api.errors import ApiError, invalid_body
+from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
+from eagle_aot.runtime_runner.serve.service import ServedModel
+
+MAX_ITEMS = 1 << 19
+"""The limit of commas and opening brackets in a body, its texts included: so many items take less
+than 100 MB."""
+MAX_READING = 256 << 20
+"""The limit of bytes of all bodies that are being read. Bodies of up to `SMALL` do not count."""
+SMALL = 1 << 16
+CANNOT_DECODE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedBody:
+    """A valid body, its prompts, and the parameters of each answer to a prompt. Requests with the
+    same `conversation` have a common prefix."""
+
+    request: GenerationRequest
+    conversation: str | None
+    prompts: Sequence[Prompt]
+    parameters: Sequence[GenerationParams]
+
+
+class BodyReader:
+    """Reads the bodies of requests to one model."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model, self._reading = model, 0
+
+    async def read(self, connection: Request, kind: type[GenerationRequest]) -> ParsedBody:
+        """Return a body. Raises ApiError and EagleError for one that is too long or wrong."""
+        content = bytearray()
+        try:
+            self._check_length(int(connection.headers.get("content-length", 0)))
+            async for part in connection.stream():
+                content += part
+                self._reading += len(part)
+                self._check_length(len(content))
+            return await asyncio.to_thread(self._parse, bytes(content), kind)
+        except ClientDisconnect as error:
+            raise ApiError(400, "the body breaks off") from error
+        finally:
+            self._reading -= len(content)
+
+    def _check_length(self, length: int) -> None:
+        if length > self._model.max_body:
+            raise ApiError(413, f"the body is longer than {self._model.max_body} bytes")
+        if length > SMALL and self._reading > MAX_READING:
+            raise ApiError(503, "too many long bodies at once", "busy")
+
+    def _parse(self, content: bytes, kind: type[GenerationRequest]) -> ParsedBody:
+        items = sum(map(content.count, (b",", b"[", b"{")))
+        if items > MAX_ITEMS:
+            raise ApiError(400, f"the body has {items} commas and brackets, {MAX_ITEMS} at most")
+        try:
+            request = msgspec.json.decode(content, type=kind)
+        except CANNOT_DECODE as error:
+            raise invalid_body(error) from error
+        check_model(self._model.name, request.model)
+        prompts = request.prompts()
+        parameters = request.parameters(self._model.context)
+        return ParsedBody(request, request.conversation(), prompts, parameters)
+
+
+def check_model(name: str, requested: str) -> None:
+    """Raise ApiError for any other model than the served one."""
+    if name != requested:
+        line = f"model {requested!r}: not here, this is {name!r}"
+        raise ApiError(404, one_line(line), "model_not_found", "model")

@@ -1,0 +1,52 @@
+"""A service that takes no request: those that pass all checks get status 429."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fastapi import FastAPI
+
+from eagle_aot.common.prompts import Prompt
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream
+from eagle_aot.runtime_runner.serve.api.app import make_app
+from eagle_aot.runtime_runner.serve.metrics import Metrics
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, Service
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
+from eagle_aot.runtime_runner.serve.worker import QueueFull
+
+PASSED = 429
+MODEL = "tiny"
+
+
+class FullService:
+    """Accepts no request, and keeps those that passed all checks."""
+
+    draining, failure = False, None
+    slots = pending = waiting = 0
+
+    def __init__(self, max_body: int = 8 << 20, keys: tuple[str, ...] = (), **options: Any) -> None:
+        spec = ServeSpec(artifact=Path(MODEL), **options)
+        self.metrics = Metrics(self)
+        self.requests: list[AnswerRequest] = []
+        self.model = cast(Any, SimpleNamespace(
+            spec=spec, name=MODEL, context=1024, created=0, max_body=max_body, read=self.read,
+            keys=[key.encode() for key in keys],
+        ))  # fmt: skip
+
+    async def read(self, prompt: Prompt, *, raw: bool) -> TokenizedPrompt:
+        return TokenizedPrompt((1,))
+
+    def submit(self, request: AnswerRequest) -> AnswerStream:
+        self.requests.append(request)
+        raise QueueFull("full")
+
+    @property
+    def app(self) -> FastAPI:
+        return make_app(cast(Service, self))
+
+    def metric(self, name: str) -> float:
+        """Return the value of a line of /metrics, 0 where there is none."""
+        line = re.search(rf"^{re.escape(name)} (\S+)$", self.metrics.content.decode(), re.MULTILINE)
+        return float(line[1]) if line else 0.0
