@@ -5,6 +5,7 @@ from pathlib import Path
 
 from eagle_aot.artifact import COPY_ROWS, Constants, Manifest
 from eagle_aot.artifact.locate import local_artifact
+from eagle_aot.artifact.verified import Snapshot
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.runtime_runner.drafters import drafter_factory, read_draft_ids
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
@@ -30,7 +31,8 @@ def load_artifact(
     running requests. Without `reuse` no prompt continues from cached rows, whatever its parameters
     say.
 
-    Its files must match the manifest's hashes, as `verify` finds, and its constants the manifest's.
+    Its files must match the manifest's hashes, as `verify` finds, and not change until they are
+    read, and its constants must be the manifest's.
     Raises ArtifactError for an artifact that is damaged, of another version or with a drafter that
     is not known here, HubError for one that cannot be downloaded, SettingError for a drafter that
     needs what the artifact does not have, and UnsupportedError for an executor that does not fit.
@@ -39,6 +41,7 @@ def load_artifact(
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
+    snapshot = Snapshot(manifest, directory)
     verify(manifest, directory)
     make_drafter = drafter_factory(manifest, directory, drafter)
     opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
@@ -46,6 +49,7 @@ def load_artifact(
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
     draft_ids = read_draft_ids(directory, opened.device)
+    snapshot.check()
     return Runner(
         directory,
         opened,
@@ -55,4 +59,5 @@ def load_artifact(
         can_copy_rows=COPY_ROWS in manifest.methods,
         reuse=reuse,
         images=manifest.images,
+        check=snapshot.check,
     )

@@ -58,16 +58,18 @@ class Runner:
         can_copy_rows: bool = False,
         reuse: bool = True,
         images: ImageInputs | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`can_copy_rows` says whether the program has the method `copy_rows`, `images` how its
-        prompts contain images, None for text alone."""
+        prompts contain images, None for text alone. `check` raises ArtifactError where files have
+        changed since the artifact was opened."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
         self.drafter = drafter
         self.target = TargetMethods(executor, constants, can_copy_rows=can_copy_rows, images=images)
         self.reader = PromptReader(
-            directory, images, constants.max_prefill_chunk, constants.max_seq_len
+            directory, images, constants.max_prefill_chunk, constants.max_seq_len, check
         )
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
@@ -251,7 +253,9 @@ class Runner:
 
         They are not applied unless they are passed to `generate`.
         """
-        return recommended(self.directory)
+        values = recommended(self.directory)
+        self.reader.check()
+        return values
 
     def _drafts(
         self, chain_len: ChainLen | None, tree: Tree | None

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from msgspec.structs import asdict
-from safetensors.torch import save_file
 from torch.export import ExportedProgram
 
 from eagle_aot import __version__
@@ -25,6 +24,7 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import CheckpointError
+from eagle_aot.common.tensors import save_tensors
 from eagle_aot.export.drafters.protocol import DraftModel
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
@@ -135,7 +135,7 @@ def write_draft_ids(draft: DraftModel, directory: Path) -> None:
     """Write the target id of each draft id into `directory`, unless all are the same."""
     ids = draft.target_ids.cpu()
     if not torch.equal(ids, torch.arange(len(ids))):
-        save_file({"target_ids": ids.contiguous()}, directory / DRAFT_IDS)
+        save_tensors({"target_ids": ids.contiguous()}, directory / DRAFT_IDS)
 
 
 def describe_decisions(

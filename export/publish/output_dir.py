@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eagle_aot.artifact import ARTIFACT_FILES, MANIFEST
 from eagle_aot.common.errors import EagleError, ExportError, reason
+from eagle_aot.common.files import apply_umask
 from eagle_aot.common.memory import in_binary
 from eagle_aot.common.strict_json import read_object
 
@@ -80,7 +81,8 @@ def atomic_output_dir(output_dir: Path) -> Iterator[Path]:
             fcntl.flock(in_use, fcntl.LOCK_EX)
         try:
             yield partial
-            partial.chmod(0o755)  # mkdtemp makes it private
+            for path in (partial, *partial.iterdir()):
+                apply_umask(path)
             with _locked(final.parent):
                 _replace(partial, final)
         finally:

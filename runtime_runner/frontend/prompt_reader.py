@@ -1,6 +1,6 @@
 """Reads prompts as users write them, with their images, for one artifact."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -29,19 +29,23 @@ class PromptReader:
         images: ImageInputs | None,
         max_rows: int,
         context: int | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`directory` is the artifact's. `images` says how its prompts contain images, None for
         text alone. An image takes at most `max_rows` rows of a prompt, which has less than
-        `context` tokens."""
+        `context` tokens. `check` is called after a file was read, and raises ArtifactError where it
+        may be another one than was verified."""
         self._directory, self._images, self._max_rows = directory, images, max_rows
-        self._context = context
+        self._context, self.check = context, check
         self.image_reader = None if images is None else ImageReader(directory, images)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The artifact's tokenizer, read when first needed. Raises ArtifactError where there is
         none."""
-        return read_tokenizer(self._directory, self._context)
+        tokenizer = read_tokenizer(self._directory, self._context)
+        self.check()
+        return tokenizer
 
     def read(
         self,
@@ -83,7 +87,9 @@ class PromptReader:
         does."""
         if self.image_reader is None:
             raise PromptError("this artifact reads text alone: export with --inputs text,image")
-        return self.image_reader.read(source, image_tokens)
+        image = self.image_reader.read(source, image_tokens)  # with settings from a file
+        self.check()
+        return image
 
     def _read_raw(self, text: str, images: Sequence[PromptImage]) -> TokenizedPrompt:
         """Read text without the chat template. Images whose positions it does not have precede

@@ -63,9 +63,15 @@ class Service(Protocol):
 class ServedModel:
     """The artifact that requests name as their model."""
 
-    def __init__(self, directory: Path, spec: ServeSpec, keys: Sequence[str]) -> None:
-        """A request must have one of the API `keys`, unless there are none. Raises ArtifactError
-        where there is no tokenizer."""
+    def __init__(
+        self,
+        directory: Path,
+        spec: ServeSpec,
+        keys: Sequence[str],
+        reader: PromptReader | None = None,
+    ) -> None:
+        """A request must have one of the API `keys`, unless there are none. Prompts are read by
+        `reader`, if there is one. Raises ArtifactError where there is no tokenizer."""
         self.spec, self.name = spec, spec.model_name
         self.keys = [key.encode() for key in keys]
         self.created = int(time.time())
@@ -75,7 +81,7 @@ class ServedModel:
         """This fingerprint, a prompt, its parameters and a seed determine a text."""
         self.max_body = spec.max_body or default_max_body(manifest)
         max_rows = manifest.shapes[PREFILL].max_rows
-        self._reader = PromptReader(directory, manifest.images, max_rows, self.context)
+        self._reader = reader or PromptReader(directory, manifest.images, max_rows, self.context)
         self.tokenizer = self._reader.tokenizer
         self._long_texts = asyncio.Semaphore(max(1, (os.cpu_count() or 1) - 1))
         self._images = asyncio.Lock()  # their reader is not safe for two threads
@@ -115,7 +121,7 @@ class LocalService:
     """Answers requests with the engine of this process."""
 
     def __init__(self, runner: Runner, spec: ServeSpec, keys: Sequence[str] = ()) -> None:
-        self.model = ServedModel(runner.directory, spec, keys)
+        self.model = ServedModel(runner.directory, spec, keys, runner.reader)
         max_step_seconds = max(spec.request_timeout, LEAST_STEP_SECONDS)
         self.worker = Worker(runner.engine, spec.max_waiting, max_step_seconds)
         self.metrics = Metrics(self.worker, EngineTimeCollector(self.worker))

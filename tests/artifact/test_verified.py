@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eagle_aot.artifact import MANIFEST, PROGRAM, Manifest
-from eagle_aot.artifact.verified import forget, verify_once
+from eagle_aot.artifact.verified import Snapshot, forget, verify_once
 from eagle_aot.common.errors import ArtifactError
 from support.files.artifact import write_artifact
 
@@ -100,3 +100,38 @@ def test_incomplete_or_linked_stamp_files_are_ignored(
     note.symlink_to(tmp_path / "elsewhere")
     verify_once(manifest, artifact, KEY)
     assert len(verified) == 3 and not (tmp_path / "elsewhere").exists()
+
+
+def swap(artifact: Path) -> None:
+    """Put another file in the place of the program."""
+    (artifact / "other").write_bytes((artifact / PROGRAM).read_bytes())
+    (artifact / "other").replace(artifact / PROGRAM)
+
+
+def swap_and_restore(artifact: Path) -> None:
+    """Put the file itself back, after another one was read in its place."""
+    (artifact / PROGRAM).rename(artifact / "kept")
+    (artifact / PROGRAM).write_bytes(b"another")
+    (artifact / "kept").replace(artifact / PROGRAM)
+
+
+def swap_directory(artifact: Path) -> None:
+    artifact.rename(artifact.with_name("old"))
+    artifact.mkdir()
+    write_artifact(artifact)
+
+
+@pytest.mark.parametrize(
+    "change", [rewrite, replace_manifest, swap, swap_and_restore, swap_directory]
+)
+def test_files_that_change_after_they_were_verified_are_noticed(
+    artifact: Path, change: Callable[[Path], None]
+) -> None:
+    manifest = Manifest.read(artifact)
+    snapshot = Snapshot(manifest, artifact)
+    manifest.verify(artifact)
+    (artifact / "notes.txt").write_text("no file of the artifact")
+    snapshot.check()
+    change(artifact)
+    with pytest.raises(ArtifactError, match="artifact: changed while it was read: open it again"):
+        snapshot.check()

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from executorch.extension.llm.export.quant import QuantConfig, quantize_weight
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
 from eagle_aot.artifact import P_EAGLE
+from eagle_aot.common.tensors import save_tensors
 from eagle_aot.export.drafters.eagle3.load import COMPUTED, load_layout
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
@@ -85,7 +85,7 @@ def save_head(
             tensors | _quantised(draft, QUANTS[head_format])
         )
         metadata |= described
-    save_file(tensors, folder / "model.safetensors", metadata=metadata)
+    save_tensors(tensors, folder / "model.safetensors", metadata=metadata)
 
 
 def read_head(folder: Path, target: TapTarget | None) -> Eagle3Draft:

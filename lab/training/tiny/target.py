@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
+from eagle_aot.common.tensors import save_tensors
 from eagle_aot.lab.training.heads.corpus import Batch, Corpus
 from eagle_aot.lab.training.loop import Budget, TrainingProgress, autocast, train
 from eagle_aot.lab.training.tiny import quantise
@@ -133,7 +133,7 @@ def save_target(result: TargetResult, folder: Path) -> None:
     config.dtype = torch.bfloat16
     config.quantization_config = quantise.QUANTIZATION_CONFIG
     config.save_pretrained(folder)
-    save_file(result.tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(result.tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def accuracy(model: Gemma4ForCausalLM, tokenizer: Tokenizer, problems: list[Story]) -> float:

@@ -9,12 +9,36 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from eagle_aot.artifact.files import MANIFEST
 from eagle_aot.artifact.manifest import Manifest
+from eagle_aot.common.errors import ArtifactError
 
 Stamps = dict[str, list[Any]]
 """For the directory ("") and each listed file: its hash in the manifest, device, inode, length,
 `st_mtime_ns`, and `st_ctime_ns`, which no program can set. The directory's times change when files
 are added or removed."""
+
+
+class Snapshot:
+    """The files of an artifact as they were before they were verified.
+
+    A file is hashed and then opened again, by libraries that take its name. `check` finds out
+    whether that was the same file with the same content.
+    """
+
+    def __init__(self, manifest: Manifest, directory: Path) -> None:
+        self._manifest, self._directory = manifest, directory
+        self._stamps = self._current()
+
+    def check(self) -> None:
+        """Raise ArtifactError if a file was changed or replaced since."""
+        if self._current() != self._stamps:
+            raise ArtifactError(f"{self._directory}: changed while it was read: open it again")
+
+    def _current(self) -> Stamps:
+        current = stamps(self._manifest, self._directory)
+        manifest = stamp(self._directory / MANIFEST)
+        return {**current, MANIFEST: manifest, "": current[""][:2]}  # other files may be added
 
 
 def verify_once(manifest: Manifest, directory: Path, key: str) -> None:

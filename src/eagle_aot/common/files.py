@@ -1,5 +1,6 @@
-"""Small files that a user names: read with a bound, and no devices, which may never end."""
+"""Files: small ones that a user names, read with a bound, and the permissions of new ones."""
 
+import os
 import stat
 import sys
 from pathlib import Path
@@ -24,3 +25,11 @@ def read_small(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(f"longer than {most >> 20} MiB")
     return content
+
+
+def apply_umask(path: Path) -> None:
+    """Give a file or directory the permissions that new ones have: what wrote it, through a
+    temporary file, may have made it private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)

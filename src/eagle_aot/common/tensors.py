@@ -1,10 +1,15 @@
-"""Tensors that take no memory or no time of their own."""
+"""Tensors that take no memory or no time of their own, and files of tensors."""
 
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
+
+from eagle_aot.common.files import apply_umask
 
 
 def untouched_zeros(like: Tensor) -> Tensor:
@@ -23,3 +28,11 @@ def untouched_zeros(like: Tensor) -> Tensor:
 def arange_cached(start: int, end: int, device: torch.device) -> Tensor:
     """Return `torch.arange(start, end)`, always the same tensor, so that no round makes it."""
     return torch.arange(start, end, device=device)
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions of new files; safetensors makes it private."""
+    save_file(dict(tensors), path, metadata=metadata)
+    apply_umask(path)

@@ -9,9 +9,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from eagle_aot.artifact import ARTIFACT_FILES
 from eagle_aot.common.errors import ExportError
+from eagle_aot.common.tensors import save_tensors
 from eagle_aot.export.publish.output_dir import atomic_output_dir, check_disk, check_output_dir
 
 
@@ -202,6 +205,23 @@ def test_partial_output_of_a_killed_export_is_removed_and_a_running_ones_is_kept
         say(running, "second")
     assert names(tmp_path) == [".another.partial-x", "artifact"]
     assert said(tmp_path / "artifact") == "second"
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_all_files_have_the_permissions_of_new_ones(tmp_path: Path, mask: int) -> None:
+    """Also those that are written through temporary files, or copied with their own."""
+    before = os.umask(mask)
+    try:
+        with atomic_output_dir(tmp_path / "artifact") as partial:
+            save_file({"target_ids": torch.zeros(2)}, partial / "draft_ids.safetensors")
+            (partial / "tokenizer.json").touch(mode=0o400)
+            say(partial, "whole")
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "artifact" / "model.safetensors")
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "artifact").iterdir()}
+    assert modes == {0o666 & ~mask}
+    assert (tmp_path / "artifact").stat().st_mode & 0o777 == 0o777 & ~mask
 
 
 def test_a_killed_process_leaves_no_artifact_and_the_next_export_cleans_up(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError
+from eagle_aot.common.tensors import save_tensors
 from eagle_aot.lab.training.heads.answers.writer import TrainingAnswer
 from eagle_aot.lab.training.heads.corpus import Corpus
 
@@ -92,7 +92,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, identity: str) -> None
     """Write a safetensors file that records what it was made from."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
-    save_file(tensors, unfinished, metadata={"identity": identity})
+    save_tensors(tensors, unfinished, metadata={"identity": identity})
     os.replace(unfinished, path)
 
 
