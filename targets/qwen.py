@@ -1,5 +1,6 @@
 """Dense Qwen2.5 and Qwen3 decoders: their config.json, and the geometry of published models."""
 
+from dataclasses import replace
 from functools import partial
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
@@ -71,7 +72,7 @@ def layer_types(config: ConfigSection) -> tuple[str, ...]:
     return kinds
 
 
-def published_qwen3(
+def published(
     size: str, *, hidden: int, layers: int, heads: int, inner: int, tied: bool = False
 ) -> Published:
     """Make the entry of a published size.
@@ -94,39 +95,46 @@ def published_qwen3(
     return Published(f"qwen3-{size.lower()}", f"Qwen/Qwen3-{size}", config)
 
 
-def published_qwen2_5(
-    size: str, *, hidden: int, layers: int, kv_heads: int, inner: int, head_dim: int = 128
-) -> Published:
-    """Make the entry of a published size of Qwen2.5, from general knowledge."""
-    small = hidden <= 2048
-    config = PreNormConfig(
-        vocab_size=151936 if hidden < 3584 else 152064,
-        hidden_size=hidden,
-        intermediate_size=inner,
-        layer_types=(FULL,) * layers,
-        num_attention_heads=hidden // head_dim,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-        rms_norm_eps=1e-6,
-        rope=Rope(theta=1e6),
-        tie_word_embeddings=small,
-        qk_norm=False,
-        biased=QKV,
-    )
-    return Published(f"qwen2.5-{size.lower()}", f"Qwen/Qwen2.5-{size}-Instruct", config)
+QWEN2_5_7B = PreNormConfig(
+    vocab_size=152064,
+    hidden_size=3584,
+    intermediate_size=18944,
+    layer_types=(FULL,) * 28,
+    num_attention_heads=28,
+    num_key_value_heads=4,
+    head_dim=128,
+    rms_norm_eps=1e-6,
+    rope=Rope(theta=1e6),
+    tie_word_embeddings=False,
+    qk_norm=False,
+    biased=QKV,
+)
+"""Qwen/Qwen2.5-7B-Instruct; sizes from general knowledge."""
 
+QWEN2_5_HALF_B = replace(
+    QWEN2_5_7B,
+    vocab_size=151936,
+    hidden_size=896,
+    intermediate_size=4864,
+    layer_types=(FULL,) * 24,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+    head_dim=64,
+    tie_word_embeddings=True,
+)
+"""Qwen/Qwen2.5-0.5B-Instruct; sizes from general knowledge."""
 
 QWEN3 = Family(
     model_types=("qwen3",),
     load=partial(load_pre_norm, read_qwen3, PreNormDecoder),
     decoder=PreNormDecoder,
     published=(
-        published_qwen3("0.6B", hidden=1024, layers=28, heads=16, inner=3072, tied=True),
-        published_qwen3("1.7B", hidden=2048, layers=28, heads=16, inner=6144, tied=True),
-        published_qwen3("4B", hidden=2560, layers=36, heads=32, inner=9728, tied=True),
-        published_qwen3("8B", hidden=4096, layers=36, heads=32, inner=12288),
-        published_qwen3("14B", hidden=5120, layers=40, heads=40, inner=17408),
-        published_qwen3("32B", hidden=5120, layers=64, heads=64, inner=25600),
+        published("0.6B", hidden=1024, layers=28, heads=16, inner=3072, tied=True),
+        published("1.7B", hidden=2048, layers=28, heads=16, inner=6144, tied=True),
+        published("4B", hidden=2560, layers=36, heads=32, inner=9728, tied=True),
+        published("8B", hidden=4096, layers=36, heads=32, inner=12288),
+        published("14B", hidden=5120, layers=40, heads=40, inner=17408),
+        published("32B", hidden=5120, layers=64, heads=64, inner=25600),
     ),
 )
 
@@ -135,11 +143,7 @@ QWEN2 = Family(
     load=partial(load_pre_norm, read_qwen2, PreNormDecoder),
     decoder=PreNormDecoder,
     published=(
-        published_qwen2_5("0.5B", hidden=896, layers=24, kv_heads=2, inner=4864, head_dim=64),
-        published_qwen2_5("1.5B", hidden=1536, layers=28, kv_heads=2, inner=8960),
-        published_qwen2_5("3B", hidden=2048, layers=36, kv_heads=2, inner=11008),
-        published_qwen2_5("7B", hidden=3584, layers=28, kv_heads=4, inner=18944),
-        published_qwen2_5("14B", hidden=5120, layers=48, kv_heads=8, inner=13824),
-        published_qwen2_5("32B", hidden=5120, layers=64, kv_heads=8, inner=27648),
+        Published("qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B-Instruct", QWEN2_5_HALF_B),
+        Published("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct", QWEN2_5_7B),
     ),
 )
