@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
+QUANT_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+"""Files on the quantization of weights alone, and the method of those that do not name it."""
 WHOLE, WHOLE_BIN = "model.safetensors", "pytorch_model.bin"
 
 
@@ -57,9 +59,8 @@ class Checkpoint:
 
         Multimodal configs may have it in their text's section. compressed-tensors called it
         `compression_config` at first, and nests it in itself in addition to one on sparsity.
-        AutoGPTQ writes it to a file of its own.
+        AutoGPTQ and older AutoAWQ write it to files of their own.
         """
-        autogptq = self.directory / "quantize_config.json"
         for config in (self.config, self.config.section("text_config")):
             for key in ("quantization_config", "compression_config"):
                 section = config.section(key)
@@ -67,9 +68,10 @@ class Checkpoint:
                 if section.values:
                     values = {**section.values, **nested.values}
                     return ConfigSection(values, section.where)
-        if not autogptq.is_file():
-            return ConfigSection({}, self.config.where)
-        return ConfigSection({"quant_method": "gptq"} | read_json(autogptq), autogptq)
+        for name, method in QUANT_FILES.items():
+            if (path := self.directory / name).is_file():
+                return ConfigSection({"quant_method": method} | read_json(path), path)
+        return ConfigSection({}, self.config.where)
 
     def files(self) -> list[Path]:
         """List the weight files, sorted by name."""

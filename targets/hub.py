@@ -19,7 +19,7 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.common.errors import CheckpointNotFoundError
 from eagle_aot.common.hub import Repository
-from eagle_aot.targets.checkpoint import BIN_INDEX, INDEX, WHOLE, WHOLE_BIN
+from eagle_aot.targets.checkpoint import BIN_INDEX, INDEX, QUANT_FILES, WHOLE, WHOLE_BIN
 from eagle_aot.targets.checkpoint_path import CONFIG, QUOTED_NAMES, VISION_GGUF
 
 
@@ -77,7 +77,7 @@ PUBLIC_PAIRS = {
 SHARDS = "model-*-of-*.safetensors"
 BIN_SHARDS = "pytorch_model-*-of-*.bin"
 SMALL_FILES = (
-    *(CONFIG, "quantize_config.json", "mask_embedding.pt"),
+    *(CONFIG, *QUANT_FILES, "mask_embedding.pt"),
     *TOKENIZER_FILES,
     *PROCESSOR_FILES,
 )

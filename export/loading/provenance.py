@@ -16,6 +16,7 @@ from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as
 from eagle_aot.targets.checkpoint import (
     BIN_INDEX,
     INDEX,
+    QUANT_FILES,
     read_config,
     read_json,
     tokenizer_directory,
@@ -26,7 +27,7 @@ from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.images import SOFT_TOKENS
 
 GENERATION_CONFIG = "generation_config.json"
-SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
+SIDE_FILES = ("config.json", *QUANT_FILES, INDEX, BIN_INDEX)
 """Files of a checkpoint that are recorded in addition to its weights and tokenizer."""
 
 NO_CHECKPOINT = CheckpointIdentity(directory=None, files={})

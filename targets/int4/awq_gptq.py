@@ -66,7 +66,7 @@ def read_awq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     columns, rows = words.shape[0], 8 * words.shape[1]
     scales = _read_scales(checkpoint, module, rows, columns)
     config = module_config(checkpoint.quantization, module)
-    symmetric = config.flag("sym", not config.flag("zero_point", True))
+    symmetric = not config.flag("zero_point", not config.flag("sym"))
     if symmetric and f"{module}.qzeros" not in checkpoint:
         zeros = torch.full_like(scales, symmetric_zero(4))
     else:

@@ -180,6 +180,16 @@ def test_a_group_may_span_the_whole_row(tmp_path: Path) -> None:
     assert weight.group_size == 96 and torch.equal(dense(weight), written.dense)
 
 
+def test_the_file_of_older_autoawq_is_read(tmp_path: Path) -> None:
+    written = rounded(torch.randn(16, 64) + 0.3, 32)
+    checkpoint = write_linear(tmp_path, awq(written), {})
+    (tmp_path / "quant_config.json").write_text(
+        '{"zero_point": true, "q_group_size": 32, "w_bit": 4, "version": "GEMM"}'
+    )
+    layout = format_of(checkpoint)
+    assert layout is not None and torch.equal(dense(layout.read(checkpoint, "proj")), written.dense)
+
+
 def test_quantize_config_json_is_read(tmp_path: Path) -> None:
     written = rounded(torch.randn(8, 32), 32)
     checkpoint = write_linear(tmp_path, gptq(written, 2), {})
@@ -211,16 +221,17 @@ def test_act_order_columns_are_stored_group_by_group(tmp_path: Path) -> None:
     assert weight.dense().tolist() == 8 * [[-700, -6, -5, -400, -3, -200, -100, 1]]
 
 
-@pytest.mark.parametrize(
-    "flag", [{"zero_point": False}, {"sym": True, "zero_point": True}], ids=str
-)
+@pytest.mark.parametrize("flag", [{"zero_point": False}, {"sym": True}], ids=str)
 def test_awq_without_zero_points_is_symmetric(tmp_path: Path, flag: dict[str, bool]) -> None:
     written = rounded(torch.randn(16, 64), 32, symmetric=True)
     tensors = awq(written)
     for stored in (tensors, {n: t for n, t in tensors.items() if n != "qzeros"}):
         assert torch.equal(dense(read(tmp_path, stored, AWQ | flag)), written.dense)
+    asymmetric = rounded(torch.randn(16, 64) + 1, 32)
     with pytest.raises(CheckpointError, match=r"qzeros: a zero point of \d+ in the format 'gemm'"):
-        read(tmp_path, awq(rounded(torch.randn(16, 64) + 1, 32)), AWQ | flag)
+        read(tmp_path, awq(asymmetric), AWQ | flag)
+    stored = read(tmp_path, awq(asymmetric), AWQ | {"sym": True, "zero_point": True})
+    assert torch.equal(dense(stored), asymmetric.dense), "older GPTQModel has both"
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=str)

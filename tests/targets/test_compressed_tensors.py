@@ -267,20 +267,24 @@ def test_unsupported_schemes_are_refused(changes: dict[str, Any], message: str) 
         check(quantization(**changes))
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("symmetric", "eights"), [(True, "none"), (False, "none"), (True, "v_p")])
 def test_a_packed_model_matches_transformers_with_the_librarys_values(
-    tmp_path: Path, symmetric: bool
+    tmp_path: Path, symmetric: bool, eights: str
 ) -> None:
+    """Linears with `eights` in their names have 8 bits, and zero points."""
     model = random_gemma(hidden_size=64, intermediate_size=96, head_dim=16, global_head_dim=32)
     save_text_layout(model, tmp_path)
     tensors, values = load_file(tmp_path / "model.safetensors"), model.state_dict()
     for name in [n for n in tensors if n.endswith("_proj.weight")]:
-        packed = pack(tensors.pop(name), 32, symmetric, torch.float32)
+        scheme = (False, 8) if eights in name else (symmetric, 4)
+        packed = pack(tensors.pop(name), 32, scheme[0], torch.float32, scheme[1])
         tensors |= {name.removesuffix("weight") + key: t for key, t in packed.items()}
-        values[name] = unpack(packed, 32, symmetric)
+        values[name] = unpack(packed, 32, *scheme)
     save_file(tensors, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
     said = quantization(weights={"symmetric": symmetric})
+    own = scheme_with(32, False, 8).model_dump(mode="json") | {"targets": [f"re:.*{eights}"]}
+    said["config_groups"]["group_1"] = own
     write_config(tmp_path, config | {"quantization_config": said})
     model.load_state_dict(values)
     target = load_target(tmp_path, 32)
