@@ -61,7 +61,13 @@ def all_parts(
     parts: Mapping[str, int], peak: int, reserved: int, in_use_before: int, in_use: int
 ) -> dict[str, int]:
     """Add to the permanent `parts` the workspace up to the peak, what PyTorch reserves on top, what
-    was in use before the artifact was opened, and the rest of `in_use`."""
+    was in use before the artifact was opened, and the rest of `in_use`.
+
+    What PyTorch or another process has freed since counts as if it were still in use.
+    """
+    freed = max(peak - reserved, 0)
+    reserved, in_use = reserved + freed, in_use + freed
+    in_use = max(in_use, reserved + in_use_before)
     return dict(parts) | {
         WORKSPACE: peak - sum(parts.values()),
         KEPT: reserved - peak,

@@ -4,8 +4,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.common.memory import free_bytes, shortage
+from eagle_aot.common.memory import free_bytes, shortage, taken_bytes
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 
@@ -37,16 +39,17 @@ def warm_up(
     UnsupportedError for a round that does not fit the memory.
     """
     device = rounds.batch.bonus.device
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # as recording does, which would count as memory that it frees
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
     sizes = sorted(rounds.shapes(requests, shapes), key=rows_of, reverse=True)
     recorded = sum(run_once(rounds, size, shape, observed=observed) for size, shape in sizes)
-    left = free_bytes(device)
     return WarmUp(
         rounds=len(sizes),
         recorded=recorded,
         seconds=time.perf_counter() - started,
-        bytes=free - left if free and left and device.type == "cuda" else None,
+        bytes=taken_bytes(free, free_bytes(device)) if device.type == "cuda" else None,
     )
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from eagle_aot.common.memory import shortage
+from eagle_aot.common.memory import shortage, taken_bytes
 
 LOWER = "or export with a smaller --max-seq-len"
 CUDA = (
@@ -70,3 +70,11 @@ def test_a_process_s_own_memory_is_what_no_other_shares() -> None:
     printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     shared, private = map(int, printed.stdout.split())
     assert shared < 2**26 < 2**28 < private + 2**22
+
+
+@pytest.mark.parametrize(
+    ("free", "left", "taken"), [(9, 4, 5), (4, 9, 0), (4, 0, 4), (None, 4, None), (4, None, None)]
+)
+def test_taken_memory_is_not_negative(free: int | None, left: int | None, taken: int) -> None:
+    """More may be free than before."""
+    assert taken_bytes(free, left) == taken

@@ -104,3 +104,9 @@ def free_bytes(device: "torch.device") -> int | None:
     import torch
 
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
+
+
+def taken_bytes(free: int | None, left: int | None) -> int | None:
+    """Return how much of the `free` bytes was taken where `left` of them are left; None if either
+    is unknown. Other processes, and PyTorch's own cache, may have freed more than was taken."""
+    return None if free is None or left is None else max(free - left, 0)

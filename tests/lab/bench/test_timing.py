@@ -185,6 +185,20 @@ def test_parts_add_up_to_what_is_in_use() -> None:
     assert sum(parts.values()) == 1145
 
 
+@pytest.mark.parametrize(
+    ("reserved", "in_use", "added"),
+    [
+        (900, 945, [250, 0, 40, 5]),  # PyTorch has freed 100 since the peak
+        (1100, 1120, [250, 100, 40, 0]),  # another process has freed 20
+        (900, 900, [250, 0, 40, 0]),  # both
+    ],
+)
+def test_no_part_is_negative(reserved: int, in_use: int, added: list[int]) -> None:
+    permanent = {"target weights": 700, "draft cache": 50}
+    parts = all_parts(permanent, 1000, reserved, 40, in_use)
+    assert list(parts.values())[len(permanent) :] == added
+
+
 def test_on_the_cpu_there_is_one_figure() -> None:
     (name, size), *others = peak_memory(LoggingExecutor(), 0, 0).items()
     assert (name, others) == ("process", [])
