@@ -60,6 +60,7 @@ PUBLIC_PAIRS = {
     ),
     "qwen3-14b": PublicPair("Qwen/Qwen3-14B-AWQ", {EAGLE3: "RedHatAI/Qwen3-14B-speculator.eagle3"}),
     "qwen3-32b": PublicPair("Qwen/Qwen3-32B-AWQ", {EAGLE3: "RedHatAI/Qwen3-32B-speculator.eagle3"}),
+    "qwen2.5-7b": PublicPair("Qwen/Qwen2.5-7B-Instruct-AWQ"),
     "llama-3.1-8b": PublicPair(
         "meta-llama/Llama-3.1-8B-Instruct",
         {

@@ -13,6 +13,7 @@ from torch.fx import config
 
 from eagle_aot.runtime_runner import load_artifact
 from support.exports import CUDA, OF_PAIRS, SHIPPED, Exports
+from support.hub import Hub, HubRepository, files_of, hub_environment, hub_server
 
 if TYPE_CHECKING:
     from support.server import Server
@@ -21,6 +22,8 @@ torch.set_num_threads(1)
 if hasattr(config, "do_not_emit_stack_traces"):  # torch 2.11 has it not
     config.do_not_emit_stack_traces = True  # a tenth of tracing below pytest's deep stack
 CUDA_ARTIFACT = "CUDA_ARTIFACT"
+FROM_HUB = "qwen3"
+"""The export whose checkpoints are in repositories on the Hub."""
 
 
 ARTIFACT = "_artifact"
@@ -78,6 +81,16 @@ image_pair = written_pair("image_pair")
 dflash_pair = written_pair("heads.dflash")
 
 
+@pytest.fixture(scope="session")
+def pair_hub(
+    qwen3_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Hub, Path]]:
+    """A server with the pair in repositories, and the directory of the cache of its clients."""
+    target, head = (HubRepository(files_of(directory)) for directory in qwen3_pair)
+    with hub_server({"org/qwen3": target, "org/head": head}) as hub:
+        yield hub, tmp_path_factory.mktemp("hub")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -86,7 +99,10 @@ def exports(
     needed = dict.fromkeys(name for item in request.session.items for name in fixtures(item))
     names = [name.removesuffix(ARTIFACT) for name in needed if name.endswith(ARTIFACT)]
     requested = {name: options for name in names if (options := options_of(name, request))}
-    begun = Exports(tmp_path_factory.mktemp("artifacts"), requested)
+    environments = {}
+    if FROM_HUB in requested:
+        environments[FROM_HUB] = hub_environment(*request.getfixturevalue("pair_hub"))
+    begun = Exports(tmp_path_factory.mktemp("artifacts"), requested, environments)
     yield begun
     begun.stop()
 
@@ -100,6 +116,9 @@ def options_of(name: str, request: pytest.FixtureRequest) -> Sequence[str]:
     if name not in OF_PAIRS:  # one that a module makes for itself
         return ()
     pair, target, *options = OF_PAIRS[name]
+    if name == FROM_HUB:
+        names = "--target-model", "org/qwen3", "--draft-model", "org/head@main"
+        return "--backend", "xnnpack", *options, *names
     target_dir, head_dir = request.getfixturevalue(pair)
     places = "--target-dir", str(target_dir), "--draft-dir", str(head_dir)
     return "--target-model", target, "--backend", "xnnpack", *options, *places

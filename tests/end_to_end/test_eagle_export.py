@@ -10,10 +10,12 @@ import torch
 from click.testing import CliRunner, Result
 
 from eagle_aot.artifact import DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
-from eagle_aot.export import pipeline
+from eagle_aot.export import ExportSpec, pipeline, resolve
 from eagle_aot.export.cli import main
 from eagle_aot.export.publish.output_dir import atomic_output_dir
 from eagle_aot.export.resolution import ResolvedExport
+from eagle_aot.runtime_runner import Runner
+from support.hub import Hub, use_hub
 from support.refusals import refuses
 
 OPTIONS = {
@@ -135,6 +137,28 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
 def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact: Path) -> None:
     manifest = Manifest.read(qwen3_artifact)
     assert manifest.target.name == "qwen3"
+
+
+def test_repositories_are_downloaded_once_and_recorded(
+    qwen3_artifact: Path,
+    pair_hub: tuple[Hub, Path],
+    qwen3_runner: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub, home = pair_hub
+    commits = {name: r.branches["main"] for name, r in hub.repositories.items()}
+    manifest = Manifest.read(qwen3_artifact)
+    assert {c.directory: c.commit for c in (manifest.target, manifest.draft)} == commits
+    assert any("/resolve/" in request for request in hub.requests)
+    hub.requests.clear()
+    use_hub(hub, home, monkeypatch)
+    spec = ExportSpec(target_model="org/qwen3", draft_model="org/head", backend="xnnpack")
+    again = resolve(spec).checkpoints
+    assert not hub.requests
+    assert (again.provenance.target.files, again.provenance.draft.files) == (
+        manifest.target.files, manifest.draft.files
+    )  # fmt: skip
+    assert len(qwen3_runner.generate([1, 2, 3], 8).token_ids) == 8
     assert len(manifest.target.files["model.safetensors"].sha256) == 64
     constants = manifest.constants
     assert (constants["get_n_layers"], constants["get_sliding_window"]) == (3, 16)

@@ -39,9 +39,16 @@ OF_PAIRS = {
 class Exports:
     """`eagle-export`s in processes of their own, begun in turn as soon as this is made."""
 
-    def __init__(self, directory: Path, requested: Mapping[str, Sequence[str]]) -> None:
-        """`requested` are the options of each, in the order in which they are needed."""
+    def __init__(
+        self,
+        directory: Path,
+        requested: Mapping[str, Sequence[str]],
+        environments: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        """`requested` are the options of each, in the order in which they are needed;
+        `environments` those of exports that have another one than this process."""
         self.directory = directory
+        self.environments = environments
         self.processes: list[subprocess.Popen[str]] = []
         self.pool = ThreadPoolExecutor(AT_ONCE)
         self.found = {
@@ -71,6 +78,7 @@ class Exports:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=self.environments.get(name),
         )
         self.processes.append(process)
         output, errors = process.communicate()

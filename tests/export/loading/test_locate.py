@@ -51,7 +51,7 @@ def named(path: Path | None) -> str | None:
     return None if found is None else found.id
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if TARGETS[name].repository])
+@pytest.mark.parametrize("name", [n for n in TARGETS if TARGETS[n].repository in LISTINGS])
 def test_public_pairs_resolve_against_the_files_of_their_repositories(name: str) -> None:
     line = TARGETS[name]
     assert line.repository is not None
@@ -63,6 +63,7 @@ def test_public_pairs_resolve_against_the_files_of_their_repositories(name: str)
         assert len({Path(file).suffix for file in weights}) == 1, "one format"
         assert "config.json" in files and set(files) <= set(names)
         assert not {file for file in files if file.endswith((".py", ".md", ".txt", ".yaml"))}
+        assert "consolidated.safetensors" not in files
         if repository == line.repository:
             assert {"tokenizer.json", "tokenizer_config.json", "generation_config.json"} <= {*files}
     published = line.heads or line.draft_dir
@@ -71,8 +72,10 @@ def test_public_pairs_resolve_against_the_files_of_their_repositories(name: str)
 
 def test_registered_names_and_table_agree() -> None:
     assert set(PUBLIC_PAIRS) <= set(TARGETS)
-    wanted = {name for line in TARGETS.values() for name in (line.repository, *line.heads.values())}
-    assert wanted - {None} == set(LISTINGS) - {"source"}
+    used = {name for line in TARGETS.values() for name in (line.repository, *line.heads.values())}
+    assert set(LISTINGS) - {"source"} <= used
+    pairs = [(pair.target, *pair.heads.values()) for pair in PUBLIC_PAIRS.values()]
+    assert {name for names in pairs for name in names} <= set(LISTINGS)
 
 
 SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
