@@ -1,7 +1,9 @@
 """Files of dense tensors: safetensors, and pickled `pytorch_model.bin`."""
 
 import math
+import pickletools
 import re
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,11 +90,66 @@ class PickledFile:
         return None
 
 
+MAX_PICKLE = 4 << 20
+"""Bytes of a table of tensors: one takes some 200, so 20,000 of them."""
+REPEATABLE = {"BINUNICODE", "SHORT_BINUNICODE", "GLOBAL", "STACK_GLOBAL", "REDUCE"}
+"""Operations of a pickle whose result is used again in one that torch writes. Tuples of tuples that
+are used twice take twice the time of hashing or printing with each level."""
+
+
 def _load_pickled(path: Path) -> dict[str, Tensor]:
     try:
+        _check_pickle(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises another type for every kind of damage
         raise CheckpointError(f"{path}: cannot be loaded as plain weights ({error})") from error
     if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
         raise CheckpointError(f"{path}: holds something other than a table of tensors")
+    for name, tensor in loaded.items():
+        if not isinstance(name, str):
+            raise CheckpointError(f"{path}: names a tensor {name!r}, expected a string")
+        if kind := _unread_kind(tensor):
+            raise CheckpointError(f"{path}: {name} is {kind}, expected a dense tensor of numbers")
     return loaded
+
+
+def _check_pickle(path: Path) -> None:
+    """Raise ValueError for a table of tensors that would take more than seconds to load."""
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{entry.filename} is compressed")
+            if not entry.filename.endswith("data.pkl"):
+                continue
+            if entry.file_size > MAX_PICKLE:
+                raise ValueError(f"more than {MAX_PICKLE >> 20} MiB of names: split it into shards")
+            _check_repeats(archive.read(entry))
+
+
+def _check_repeats(pickle: bytes) -> None:
+    operations, previous = dict[int, str](), ""  # those whose result is stored, by its number
+    for operation, argument, _ in pickletools.genops(pickle):
+        number = argument or 0
+        if operation.name == "MEMOIZE":
+            operations[len(operations)] = previous
+        elif operation.name.endswith("BINPUT"):
+            operations[number] = previous
+        elif operation.name.endswith("BINGET") and operations.get(number) not in REPEATABLE:
+            raise ValueError(f"uses the result of {operations.get(number)} twice")
+        previous = operation.name
+
+
+def _unread_kind(tensor: Tensor) -> str:
+    """Return what a tensor is instead of a dense one whose every element is stored; empty if it is
+    one."""
+    if tensor.is_meta:
+        return "a meta tensor without data"
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout != torch.strided:
+        return f"a sparse tensor ({str(tensor.layout).removeprefix('torch.')})"
+    if tensor.is_complex() or tensor.is_quantized:
+        return f"of type {str(tensor.dtype).removeprefix('torch.')}"
+    if tensor.nbytes > tensor.untyped_storage().nbytes():
+        return f"of shape {list(tensor.shape)}, with fewer elements in the file"
+    return ""

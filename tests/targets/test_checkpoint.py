@@ -1,6 +1,9 @@
 """Reading checkpoint directories, and the errors for damaged ones."""
 
 import json
+import re
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import INDEX, Checkpoint
 from eagle_aot.targets.checkpoint_path import is_checkpoint
+from eagle_aot.targets.weight_files import open_weight_file
 from support.gemma_oracle import (
     random_gemma,
     random_tokens,
@@ -171,6 +175,46 @@ def test_a_pickle_without_a_table_of_tensors_is_refused(directory: Path, content
     torch.save(content, directory / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="something other than a table of tensors"):
         Checkpoint(directory)
+
+
+@pytest.mark.filterwarnings("ignore:.*(prototype stage|beta state)")
+@pytest.mark.parametrize(("content", "line"), [
+    (lambda: {"a": torch.eye(4).to_sparse_csr()}, "a is a sparse tensor (sparse_csr), expected a"),
+    (lambda: {"a": torch.eye(4).to_sparse()}, "a is a sparse tensor (sparse_coo)"),
+    (lambda: {"a": torch.ones(2, dtype=torch.complex64)}, "a is of type complex64"),
+    (lambda: {"a": torch.ones(2, device="meta")}, "a is a meta tensor without data"),
+    (lambda: {"a": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}, "is a nested"),
+    (lambda: {"a": torch.ones(1).expand(2**40)}, "shape [1099511627776], with fewer elements in"),
+    (lambda: {1: torch.ones(2)}, "names a tensor 1, expected a string"),
+])  # fmt: skip
+def test_pickled_tensors_that_are_not_dense_numbers_are_refused(
+    tmp_path: Path, content: Callable[[], Any], line: str
+) -> None:
+    torch.save(content(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=rf"pytorch_model\.bin: .*{re.escape(line)}"):
+        open_weight_file(tmp_path / "pytorch_model.bin")
+
+
+def nested_tuples(levels: int) -> bytes:
+    """Return the pickle of a table whose key is a tuple of a tuple, twice, and so on."""
+    pairs = (b"h%c\x86q%c" % (i, i + 1) for i in range(levels))
+    return b"\x80\x02}(X\x01\0\0\0a\x85q\0" + b"".join(pairs) + b"K\x01u."
+
+
+@pytest.mark.parametrize(("pickle", "compression", "line"), [
+    (nested_tuples(60), zipfile.ZIP_STORED, "uses the result of TUPLE1 twice"),
+    (b"\x80\x02]q\0(h\0h\0e.", zipfile.ZIP_STORED, "uses the result of EMPTY_LIST twice"),
+    (bytes(5 << 20), zipfile.ZIP_STORED, "more than 4 MiB of names: split it into shards"),
+    (bytes(5 << 20), zipfile.ZIP_DEFLATED, "data.pkl is compressed"),
+])  # fmt: skip
+def test_pickles_that_take_long_to_load_are_refused(
+    tmp_path: Path, pickle: bytes, compression: int, line: str
+) -> None:
+    """A number of names, and names that take 2^60 steps to hash."""
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", compression) as archive:
+        archive.writestr("model/data.pkl", pickle)
+    with pytest.raises(CheckpointError, match=rf"cannot be loaded as plain weights .*{line}"):
+        open_weight_file(tmp_path / "pytorch_model.bin")
 
 
 def test_a_truncated_pickle_is_refused(directory: Path) -> None:
