@@ -5,7 +5,9 @@ of an interleaved rotary embedding; they are put back into the order of Hugging 
 Source: gguf 0.19, llama.cpp `convert_hf_to_gguf.py`.
 """
 
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from struct import Struct, calcsize, unpack_from
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ try:
         MODEL_ARCH,
         MODEL_ARCH_NAMES,
         GGUFReader,
+        GGUFValueType,
         ReaderTensor,
         dequantize,
         get_tensor_name_map,
@@ -30,6 +33,7 @@ try:
     from gguf import (
         TokenType as TokenType,
     )
+    from gguf.gguf_reader import READER_SUPPORTED_VERSIONS
 except ImportError as error:
     raise UnsupportedError(
         'GGUF needs its package: run pip install ".[gguf]" in a checkout of eagle-aot'
@@ -54,6 +58,12 @@ WITHOUT_WEIGHT = ".layer_scalar"
 """Suffix of a name that has no `.weight` in Hugging Face checkpoints."""
 
 INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_1: read_q4_1, Type.Q4_K: read_q4_k}
+MAX_KEYS, MAX_TENSORS, MAX_DIMENSIONS = 4096, 1 << 16, 4
+MAX_ELEMENTS = 3 << 19
+"""Of all arrays of a file. Gemma 4 has 1.3 million: tokens, their types and scores, and merges. The
+`gguf` package takes 1.6 kB for each."""
+MAX_TEXT = 1 << 20
+"""Bytes of a text; the longest ones are chat templates and licences."""
 COMPUTED = "rope_freqs.weight"
 """A table that llama.cpp stores and that can be computed from the config."""
 INTERLEAVED = {
@@ -165,6 +175,8 @@ class GgufFile:
 
 def _open(path: Path) -> GGUFReader:
     try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            _Head(data).check()
         reader = GGUFReader(path)
     except Exception as error:  # the package raises another type for every kind of damage
         raise CheckpointError(
@@ -176,6 +188,65 @@ def _open(path: Path) -> GGUFReader:
     if empty := next((tensor for tensor in reader.tensors if not tensor.n_elements), None):
         raise CheckpointError(f"{path}: {empty.name} is empty: its shape is {empty.shape.tolist()}")
     return reader
+
+
+class _Head:
+    """The metadata and the list of tensors of a file, walked without making an object of each
+    element, which the `gguf` package does; `check` raises for what would take it minutes."""
+
+    def __init__(self, data: mmap) -> None:
+        self._data, self._position = data, 0
+        self._elements = 0  # of all arrays
+
+    def check(self) -> None:
+        """Raise ValueError for counts and lengths that no model has, and struct.error for a file
+        that is shorter than they say."""
+        _, version = self._numbers("<4sI")
+        if version not in READER_SUPPORTED_VERSIONS:
+            return  # the package says so
+        tensors, keys = self._numbers("<QQ")
+        self._bound("tensors", tensors, MAX_TENSORS)
+        self._bound("keys", keys, MAX_KEYS)
+        for _ in range(keys):
+            self._texts(1)
+            self._value(*self._numbers("<I"))
+        for _ in range(tensors):
+            self._texts(1)
+            (dimensions,) = self._numbers("<I")
+            self._bound("dimensions", dimensions, MAX_DIMENSIONS)
+            self._numbers(f"<{dimensions}QIQ")
+
+    def _value(self, kind: int) -> None:
+        count = 1
+        if kind == GGUFValueType.ARRAY:
+            kind, count = self._numbers("<IQ")
+            self._elements += count
+            self._bound("elements of arrays", self._elements, MAX_ELEMENTS)
+        if kind == GGUFValueType.STRING:
+            self._texts(count)
+        else:
+            scalar = GGUFReader.gguf_scalar_to_np.get(GGUFValueType(kind))
+            if scalar is None:
+                raise ValueError("an array of arrays")
+            self._position += count * scalar().itemsize
+
+    def _texts(self, count: int) -> None:
+        position, length_at = self._position, Struct("<Q").unpack_from
+        for _ in range(count):
+            (length,) = length_at(self._data, position)
+            if length > MAX_TEXT:
+                self._bound("bytes of a text", length, MAX_TEXT)
+            position += 8 + length
+        self._position = position
+
+    def _numbers(self, form: str) -> tuple[Any, ...]:
+        values = unpack_from(form, self._data, self._position)
+        self._position += calcsize(form)
+        return values
+
+    def _bound(self, name: str, count: int, most: int) -> None:
+        if count > most:
+            raise ValueError(f"{count} {name}, expected at most {most}")
 
 
 def _copy(stored: ReaderTensor) -> Tensor:

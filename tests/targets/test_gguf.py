@@ -1,5 +1,6 @@
 """Reads GGUF weights, compared with the gguf package."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_1, read_q4_k
 from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.weight_files.gguf_file import GgufFile
 from support.files.gguf import GgufModel, random_q4_k
 from support.files.int4 import dense
 from support.gemma_oracle import write_config
@@ -174,6 +176,35 @@ def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"model\.gguf: cannot be read as GGUF"):
         Checkpoint(tmp_path)
+
+
+def gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_array(kind: int, count: int, content: bytes = b"") -> bytes:
+    """Return a key of an array of elements of a kind: 0 is uint8, 8 text and 9 an array."""
+    return gguf_text("k") + struct.pack("<IIQ", 9, kind, count) + content
+
+
+@pytest.mark.parametrize(("tensors", "keys", "content", "line"), [
+    (0, 2, gguf_array(0, 4, b"four") + gguf_array(0, 2**60), "1152921504606846980 elements of arr"),
+    (0, 1, gguf_array(0, 2_000_000, bytes(2_000_000)), "2000000 elements of arrays, expected at"),
+    (0, 1, gguf_array(8, 2_000_000, bytes(16_000_000)), "2000000 elements of arrays, expected at"),
+    (0, 2, 2 * gguf_array(8, 1_000_000, bytes(8_000_000)), "2000000 elements of arrays, expected"),
+    (0, 1, gguf_array(9, 1, gguf_array(0, 1)[9:]), "an array of arrays"),
+    (0, 2**60, b"", "1152921504606846976 keys, expected at most"),
+    (2**60, 0, b"", "1152921504606846976 tensors, expected at most"),
+    (0, 1, struct.pack("<Q", 2**60), "1152921504606846976 bytes of a text"),
+    (1, 0, gguf_text("t") + struct.pack("<I", 2**31), "2147483648 dimensions, expected at most 4"),
+])  # fmt: skip
+def test_a_head_that_would_take_minutes_is_refused(
+    tmp_path: Path, tensors: int, keys: int, content: bytes, line: str
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys) + content)
+    with pytest.raises(CheckpointError, match=f"cannot be read as GGUF, .*: {line}"):
+        GgufFile(path)
 
 
 def test_unsupported_metadata_is_refused(tmp_path: Path) -> None:
