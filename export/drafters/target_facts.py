@@ -10,6 +10,7 @@ from torch._subclasses import FakeTensorMode
 from eagle_aot.common.errors import CheckpointNotFoundError, PairingError, SettingError
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint, read_config
+from eagle_aot.targets.config_section import MAX_LAYERS
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 ANY_CONTEXT = 16  # sizes do not depend on it
@@ -69,7 +70,7 @@ class TargetFacts:
             checkpoint = None
         return cls(
             name=str(directory),
-            num_layers=text.count("num_hidden_layers"),
+            num_layers=text.count("num_hidden_layers", most=MAX_LAYERS),
             hidden_size=text.count("hidden_size"),
             vocab_size=text.count("vocab_size", config.values.get("vocab_size")),
             checkpoint=checkpoint,

@@ -5,6 +5,7 @@ SpecForge, AngelSlim); deeper ones are `layers.i`, `midlayer.i` (ModelOpt's Mega
 `additional_layers.(i-1)` (older SGLang).
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ RENAMES = (
     (re.compile(r"^midlayer\."), "layers.0."),
     (re.compile(r"^draft_id_to_target_id$"), "d2t"),
 )
-ADDITIONAL = re.compile(r"^additional_layers\.(\d+)\.")
+ADDITIONAL = re.compile(r"^additional_layers\.(\d{1,9})\.")
 UNUSED = re.compile(r"^verifier_|rotary_emb|inv_freq")
 LAYER = re.compile(r"^layers\.(\d+)\.")
 DEEP_NORM = re.compile(r"^(layers\.[1-9]\d*)\.hidden_norm\.weight$")
@@ -55,9 +56,12 @@ def canonical(name: str) -> str:
 
 
 def count_layers(names: Iterable[str]) -> int:
-    """Count decoder layers by their tensors: trainers copy `num_hidden_layers` from the target."""
-    layers = [int(match[1]) for name in names if (match := LAYER.match(name))]
-    return 1 + max(layers, default=-1)
+    """Count decoder layers by their tensors: trainers copy `num_hidden_layers` from the target.
+
+    A layer without tensors ends them; tensors of later layers are unknown ones.
+    """
+    layers = {match[1] for name in names if (match := LAYER.match(name))}
+    return next(layer for layer in itertools.count() if str(layer) not in layers)
 
 
 def _with_one_pre_norm(names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
