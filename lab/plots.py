@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.common.errors import SettingError, UnsupportedError, reason
+from eagle_aot.common.text import printable
 from eagle_aot.runtime_runner.decode.stats import Stats
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def plot_acceptance(stats: Stats, title: str, path: Path) -> None:
         parts.append(draw_ranks)
     size = len(parts) * INCHES_WIDE, INCHES_HIGH
     figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(printable(title), parse_math=False)  # a directory may have any name
     for axes, draw in zip(figure.subplots(1, len(parts)), parts, strict=True):
         draw(axes, stats)
         axes.spines[["top", "right"]].set_visible(False)

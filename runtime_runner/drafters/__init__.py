@@ -68,6 +68,6 @@ def read_draft_ids(directory: Path, where: device | str) -> Tensor | None:
     path = directory / DRAFT_IDS
     if not path.is_file():
         return None
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    return load_file(path, device=str(where))["target_ids"]
+    return load(path.read_bytes())["target_ids"].to(where)  # by bytes: a path need not be UTF-8

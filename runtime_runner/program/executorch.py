@@ -6,6 +6,7 @@ runs an artifact (executorch 1.5.1, torch 2.13).
 """
 
 import io
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -58,9 +59,9 @@ class ExecuTorchExecutor:
             check_torch(TorchVersion(torch.__version__))
             try:
                 self._program = runtime._load_program(
-                    str(path),
+                    os.fsencode(path),  # a path need not be UTF-8
                     program_verification=runtime.Verification.InternalConsistency,
-                    data_path=str(weights) if weights.name in manifest.files else None,
+                    data_path=os.fsencode(weights) if weights.name in manifest.files else None,
                 )
             except RuntimeError as error:
                 raise ArtifactError(f"{directory}: not a readable ExecuTorch program") from error

@@ -1,11 +1,14 @@
 """Whatever ends a command, its user reads one line."""
 
+import io
 import subprocess
 import sys
 
 import click
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
+from rich.panel import Panel
 
 from eagle_aot import __version__
 from eagle_aot.common.command import eagle_command
@@ -88,3 +91,18 @@ def test_too_few_addresses_are_stated_before_pytorch_aborts(
     assert ("0.25 GiB of addresses (ulimit -v), 1.25 are needed" in result.stderr) == (
         limit == 2**28
     )
+
+
+def test_characters_that_a_stream_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of ASCII alone, and a path that is not UTF-8. click writes UTF-8 to any stream."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+
+    def body() -> None:
+        click.echo("caf\udce9 日")
+        Console(width=40).print(Panel("é\udce9…"))
+
+    eagle_command(body)(args=[], standalone_mode=False)
+    sys.stdout.flush()
+    first, *box = written.getvalue().decode().splitlines()
+    assert first == "caf? 日" and r"\xe9\udce9\u2026" in box[1] and "".join(box).isascii()

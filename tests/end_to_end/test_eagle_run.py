@@ -1,6 +1,7 @@
 """`eagle-run`: its output, and the artifacts and arguments it refuses."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -211,6 +212,18 @@ def test_a_refused_prompt_is_named_and_the_others_answered(
     ]
     assert lines[1] == {"error": why} and "token_ids" in lines[0].keys() & lines[2].keys()
     assert lines[3]["summary"]["requests"] == 2
+
+
+def test_an_artifact_runs_in_a_directory_whose_name_is_no_utf_8(
+    random_artifact: Path, tmp_path: Path
+) -> None:
+    copy = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    shutil.copytree(random_artifact, copy, copy_function=os.link)
+    options = ("--prompt", "Tom", "--max-new-tokens", "4", "--json", "--plot", copy / "a.png")
+    there, here = run(copy, *options), run(random_artifact, *options[:-2])
+    assert (there.exit_code, here.exit_code) == (0, 0), there.output
+    texts = [json.loads(result.stdout)["token_ids"] for result in (there, here)]
+    assert texts[0] == texts[1] and (copy / "a.png").exists()
 
 
 def test_a_truncated_program_is_refused_even_with_its_own_hash(copied: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from threading import RLock, Timer
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -19,10 +20,15 @@ _ONE_AT_A_TIME = RLock()
 
 
 def open_standard_streams() -> None:
-    """Open standard streams that the parent process has closed: ExecuTorch needs them."""
+    """Open standard streams that the parent process has closed: ExecuTorch needs them. Characters
+    that a stream's encoding lacks are written as escapes, as are bytes of a path that are no text.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for ever
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -222,7 +222,7 @@ def read_tokenizer(directory: Path, context: int | None = None) -> Tokenizer:
     with library_errors(f"{directory}: tokenizer cannot be read"):
         from tokenizers import Tokenizer as Backend
 
-        backend = Backend.from_file(str(directory / VOCABULARY))
+        backend = Backend.from_buffer((directory / VOCABULARY).read_bytes())
         added = {token.content for token in backend.get_added_tokens_decoder().values()}
         template = (directory / TEMPLATE).read_text("utf-8") if TEMPLATE in names else None
     special, extra = settings.special_tokens, settings.extra_special_tokens
