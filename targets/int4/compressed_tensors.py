@@ -33,8 +33,9 @@ def check_config(config: ConfigSection) -> None:
     """Raise UnsupportedError for every scheme that `read_weight` would misread."""
     transforms = config.section("transform_config").section("config_groups")
     for name in transforms.values:
-        applied = transforms.section(name).values.get("apply") or []
-        if not all(isinstance(a, dict) and a.get("location") in FUSED for a in applied):
+        applied = transforms.section(name).values.get("apply")
+        places = applied if isinstance(applied, list) else [applied]
+        if not all(isinstance(p, dict) and p.get("location") in FUSED for p in places):
             raise UnsupportedError(f"compressed-tensors transform {name!r}: rotated activations")
     groups = config.section("config_groups")
     for name in groups.values:
@@ -119,7 +120,7 @@ def _zero_point(checkpoint: Checkpoint, module: str, shape: torch.Size, bits: in
     if name not in checkpoint and symmetric is not False:
         return torch.full(shape, default)
     stored = checkpoint.tensor(name)
-    if symmetric and not stored.any():
+    if symmetric and stored.dtype in (torch.int8, torch.int32) and not stored.any():
         return torch.full(shape, default)
     rows, groups = shape
     if stored.dtype == torch.int8 and stored.shape == shape:
@@ -141,8 +142,9 @@ def _order(checkpoint: Checkpoint, module: str, columns: int, group_size: int) -
             raise CheckpointError(f"{name} is missing, the config says actorder")
         return None
     groups = checkpoint.tensor(name)
-    is_unset = bool((groups == UNSET).all())
-    return None if is_unset else column_order(groups, columns, group_size, name)
+    if not groups.is_floating_point() and (groups == UNSET).all():
+        return None
+    return column_order(groups, columns, group_size, name)
 
 
 def _check_group(name: str, group: ConfigSection, default_format: str) -> None:

@@ -149,8 +149,10 @@ def column_order(group_of: Tensor, columns: int, group_size: int, name: str) -> 
     None if they are so. Raises CheckpointError, which calls the groups `name`, for groups of
     another size than `group_size` or another number of columns.
     """
-    if group_of.shape != (columns,):
-        raise CheckpointError(f"{name}: {list(group_of.shape)} for {columns} columns")
+    if group_of.shape != (columns,) or group_of.is_floating_point():
+        raise CheckpointError(
+            f"{name}: {group_of.dtype} {list(group_of.shape)} for {columns} columns"
+        )
     in_order = torch.arange(columns) // group_size
     if torch.equal(group_of.long(), in_order):
         return None

@@ -109,7 +109,7 @@ def test_read_weights_equal_those_of_compressed_tensors_converter(tmp_path: Path
     (GPTQ, "qzeros", torch.zeros(1, 1, dtype=INT32), r"qzeros: \[1, 1\]"),
     (GPTQ, "scales", torch.ones(3, 8), r"scales: .* weight \[8, 64\]"),
     (GPTQ, "scales", torch.ones(0, 8), r"scales: .* weight \[8, 64\]"),
-    (GPTQ, "g_idx", torch.zeros(63, dtype=INT32), r"g_idx: \[63\] for 64 columns"),
+    (GPTQ, "g_idx", torch.zeros(63, dtype=INT32), r"g_idx: torch.int32 \[63\] for 64 columns"),
     (GPTQ, "g_idx", torch.zeros(64, dtype=INT32), "g_idx: not 32 columns in each group"),
 ])  # fmt: skip
 def test_contradictory_tensors_are_refused(
@@ -225,8 +225,8 @@ def test_act_order_columns_are_stored_group_by_group(tmp_path: Path) -> None:
 def test_awq_without_zero_points_is_symmetric(tmp_path: Path, flag: dict[str, bool]) -> None:
     written = rounded(torch.randn(16, 64), 32, symmetric=True)
     tensors = awq(written)
-    for stored in (tensors, {n: t for n, t in tensors.items() if n != "qzeros"}):
-        assert torch.equal(dense(read(tmp_path, stored, AWQ | flag)), written.dense)
+    for parts in (tensors, {n: t for n, t in tensors.items() if n != "qzeros"}):
+        assert torch.equal(dense(read(tmp_path, parts, AWQ | flag)), written.dense)
     asymmetric = rounded(torch.randn(16, 64) + 1, 32)
     with pytest.raises(CheckpointError, match=r"qzeros: a zero point of \d+ in the format 'gemm'"):
         read(tmp_path, awq(asymmetric), AWQ | flag)

@@ -165,8 +165,9 @@ def test_bfloat16_scales_are_read_exactly(tmp_path: Path) -> None:
     ("weight_scale", torch.ones(8, 3), r"weight_scale: \[8, 3\] for 8x64"),
     ("weight_zero_point", torch.zeros(8, 2, dtype=torch.int32), "zero_point.* for 8 rows"),
     ("weight_zero_point", torch.zeros(1, 2, dtype=torch.int8), "zero_point.* for 8 rows"),
-    ("weight_g_idx", torch.zeros(64), "g_idx: not 32 columns in each group"),
-    ("weight_g_idx", torch.arange(63) // 32, r"g_idx: \[63\] for 64 columns"),
+    ("weight_g_idx", torch.zeros(64), r"g_idx: torch.float32 \[64\] for 64 columns"),
+    ("weight_g_idx", torch.arange(63) // 32, r"g_idx: torch.int64 \[63\] for 64 columns"),
+    ("weight_g_idx", torch.zeros(64).int(), "g_idx: not 32 columns in each group"),
     ("weight_g_idx", torch.arange(64) // 32 - 1, "g_idx: not 32 columns in each group"),
 ])  # fmt: skip
 def test_contradictory_tensors_are_refused(
@@ -253,6 +254,7 @@ def rotation(*locations: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("changes", "message"), [
     ({"transform_config": {"config_groups": {"R4": rotation("weight_input", "input")}}},
      "transform 'R4': rotated activations"),
+    ({"transform_config": {"config_groups": {"R4": {"apply": 4}}}}, "transform 'R4': rotated"),
     ({"format": "marlin-24"}, "group 'group_0': format 'marlin-24'"),
     ({"group": {"format": "nvfp4-pack-quantized"}}, "format 'nvfp4-pack-quantized'"),
     ({"weights": {"num_bits": 3}}, "int3 weights, only int4 and int8"),
