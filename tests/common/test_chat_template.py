@@ -6,7 +6,7 @@ import pytest
 from jinja2.exceptions import SecurityError, UndefinedError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from eagle_aot.common.chat_template import compile_template
+from eagle_aot.common.chat_template import ChatTemplate
 from eagle_aot.common.prompts import Message
 from eagle_aot.targets.family import TINY_DIR
 
@@ -53,7 +53,7 @@ TEMPLATES = FEATURES | {
 
 
 def render(template: str, messages: list[Message], prompt: bool = True) -> str:
-    return compile_template(template).render(
+    return ChatTemplate(template).render(
         messages=messages, tools=None, documents=None, add_generation_prompt=prompt, **SPECIAL
     )
 
@@ -107,3 +107,31 @@ def test_templates_fail_as_with_transformers(template: str) -> None:
 def test_templates_reach_no_internals_of_python(template: str) -> None:
     with pytest.raises((SecurityError, UndefinedError)):
         render(template, CONVERSATIONS[0])
+
+
+@pytest.mark.parametrize(("template", "line"), [
+    ("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}", "steps"),
+    ("{% for a in x %}{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}", "s"),
+    ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+     "steps of a chat template: 65537 is more than 65536"),
+    ("{% for a in range(9) recursive %}{{ loop(range(9)) }}{% endfor %}", "recursion|steps"),
+    ("{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = n.a + n.a %}{% endfor %}",
+     "a value of a chat template: 33554432 is more than 16777216"),
+    ("{% set n = namespace(a='a') %}{% for i in range(60) %}{% set n.a = n.a ~ n.a %}{% endfor %}",
+     "a text of a chat template: 33554432 is more"),
+    ("{% for i in range(90000) %}{{ 'a' * 90000 }}{% endfor %}", "the text of a chat template"),
+    ("{{ 'a' * 10 ** 9 }}", "a value of a chat template: 1000000000 is more"),
+    ("{{ 10 ** 9 * [1] }}", "a value of a chat template: 1000000000 is more"),
+    ("{{ 9 ** (9 ** 9) }}", "bits of a number of a chat template"),
+    ("{{ '%1000000000d' % 1 }}", "formats a text of any width: '%1000000000d'"),
+    ("{{ '%*d' % (1000000000, 1) }}", "formats a text of any width"),
+    ("a" * (1 << 20) + "a", "a chat template: 1048577 is more than 1048576"),
+])  # fmt: skip
+def test_templates_that_would_not_end_are_stopped(template: str, line: str) -> None:
+    with pytest.raises((SecurityError, RecursionError), match=line):
+        ChatTemplate(template).render(x=1000 * "a")
+
+
+def test_bounds_leave_room_for_long_conversations() -> None:
+    messages: list[Message] = [{"role": "user", "content": 4000 * "a"}] * 1024
+    assert render(SMOLLM2, messages) == transformers_render(SMOLLM2, messages)

@@ -21,7 +21,8 @@ from eagle_aot.common.token_bytes import TokenBytes, most_bytes_per_token
 
 if TYPE_CHECKING:
     import tokenizers
-    from jinja2 import Template
+
+    from eagle_aot.common.chat_template import ChatTemplate
 
 VOCABULARY, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 FILES = {VOCABULARY, SETTINGS, TEMPLATE, "generation_config.json"}
@@ -184,10 +185,10 @@ class Tokenizer:
         return self.backend.id_to_token(token)
 
     @cached_property
-    def _template(self) -> "Template":
-        from eagle_aot.common.chat_template import compile_template  # imports jinja2
+    def _template(self) -> "ChatTemplate":
+        from eagle_aot.common.chat_template import ChatTemplate  # imports jinja2
 
-        return compile_template(self.chat_template or "")
+        return ChatTemplate(self.chat_template or "")
 
     def _render_with_system(self, messages: Sequence[Message]) -> str:
         """Raises PromptError if the template ignores the system's text."""
