@@ -42,6 +42,9 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
         "S")] = 0.45  # fmt: skip
     no_reuse: Annotated[bool, Option(
         "Run every prompt whole, without the prefix cache.", ENGINE)] = False  # fmt: skip
+    share_prefixes: Annotated[bool, Option(
+        "Reuse cached prompts of requests with other API keys, which usage then reveals.",
+        ENGINE)] = False  # fmt: skip
     replicas: Annotated[int | None, Option(
         "Engines, each with a GPU of its own where there are any; runs on Ray.", ENGINE, "N",
         least=1)] = None  # fmt: skip

@@ -294,3 +294,28 @@ def test_a_second_signal_stops_the_server_at_once(int4_head_artifact: Path) -> N
             assert server.process.wait(20) == 0
             assert server.process.stderr is not None
             assert "Traceback" not in server.process.stderr.read()
+
+
+def test_cached_tokens_reveal_no_prompt_of_another_salt(server: Server) -> None:
+    """Each word of a prompt is guessed if all before are known; with its salt each one is found."""
+    words = ["amber", "birch", "cedar", "delta", "ember", "fjord"]
+
+    def cached(text: str, salt: str) -> int:
+        body = {"prompt": text, "model": "tiny", "max_tokens": 1, "cache_salt": salt}
+        answer = server.http.post("/v1/completions", json=body).json()
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    def found(victim: str, attacker: str) -> int:
+        count = 0
+        for i in range(8):  # no cache is empty, which would be taken first
+            cached(f"{i} " * 20, attacker)
+        for known in range(len(words)):
+            rows = []
+            for guess in (words[known], "wrong"):
+                cached(" ".join(words), victim)
+                rows.append(cached(" ".join([*words[:known], guess, "x x x"]), attacker))
+            count += rows[0] > rows[1]
+        return count
+
+    assert found("a", "a") == len(words)
+    assert found("b", "c") == 0

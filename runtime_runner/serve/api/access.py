@@ -3,6 +3,7 @@
 import hmac
 import ipaddress
 from collections.abc import Sequence
+from hashlib import sha256
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, ErrorReporter
+from eagle_aot.runtime_runner.serve.service import ServedModel
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 OPEN = ("/", "/health", "/metrics")
@@ -69,11 +71,26 @@ class AccessCheck:
         return address is not None and (address.is_loopback or self._any_address)
 
     def _check_key(self, authorization: str) -> None:
-        scheme, _, credentials = authorization.partition(" ")
-        sent = credentials.strip().encode("latin-1")  # as headers are decoded
-        equal = [hmac.compare_digest(sent, key) for key in self._keys]
-        if self._keys and not (scheme.lower() == "bearer" and any(equal)):
+        is_bearer = authorization.partition(" ")[0].lower() == "bearer"
+        equal = [hmac.compare_digest(sent_key(authorization), key) for key in self._keys]
+        if self._keys and not (is_bearer and any(equal)):
             raise ApiError(401, "no valid API key: send Authorization: Bearer KEY", "invalid_key")
+
+
+def sent_key(authorization: str) -> bytes:
+    """Return the key in a header."""
+    return authorization.partition(" ")[2].strip().encode("latin-1")  # as headers are decoded
+
+
+def cache_salt(model: ServedModel, authorization: str, salt: str | None) -> str:
+    """Return the salt under which rows of a request's prompt are cached: a hash of its key, unless
+    `--share-prefixes` is given, and of the salt that it has itself.
+
+    Neither the number of cached tokens nor the time of an answer then depends on prompts that were
+    sent with another key.
+    """
+    key = b"" if model.spec.share_prefixes or not model.keys else sent_key(authorization)
+    return sha256(b"\0".join((key, (salt or "").encode()))).hexdigest() if key or salt else ""
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

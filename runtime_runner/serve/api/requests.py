@@ -140,6 +140,7 @@ class GenerationRequest(SharedFields, kw_only=True):
     stream_options: StreamOptions | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
     user: ShortText | None = None
+    cache_salt: ShortText | None = None
     trace: bool | None = None
     tree: Annotated[str, Meta(pattern=r"^[0-9]{1,3},[0-9]{1,3},[0-9]{1,3}\Z")] | None = None
 

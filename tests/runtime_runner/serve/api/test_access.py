@@ -1,6 +1,7 @@
 """Requests to another host, from another origin or without a key are refused unread."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -147,3 +148,26 @@ def test_other_scopes_pass_unchecked() -> None:
     check = AccessCheck(app, service.model.spec, (), errors=None)  # type: ignore[arg-type]
     asyncio.run(check({"type": "lifespan"}, None, None))  # type: ignore[arg-type]
     assert scopes == ["lifespan"]
+
+
+def salts(service: FullService, key: str, salt: str = "") -> set[str]:
+    """Return the salts of a request's answers in the prefix cache."""
+    body = {"model": MODEL, "prompt": ["a", "b"], "n": 2} | ({"cache_salt": salt} if salt else {})
+    headers = {"authorization": key} if key else {}
+    assert request(service, headers, json.dumps(body)).status_code == PASSED
+    return {parameters.cache_salt for _, parameters in service.requests[-1].prompts}
+
+
+def test_cached_prompts_are_shared_within_a_key_and_a_salt() -> None:
+    """Each request has one salt, which does not contain its key."""
+    service, keys = FullService(keys=("first", "second")), ("Bearer first", "Bearer second")
+    seen = [salts(service, key, salt) for key in keys for salt in ("", "a", "b")]
+    assert all(len(found) == 1 for found in seen) and len(set.union(*seen)) == 6
+    assert not any("first" in found or "second" in found for found in set.union(*seen))
+    assert salts(service, "bearer  first ", "a") == seen[1], "the same key in another form"
+    shared = FullService(keys=("first", "second"), share_prefixes=True)
+    one, other = ([salts(shared, key, salt) for salt in ("", "a", "b")] for key in keys)
+    assert one == other and one[0] == {""} and len(set.union(*one)) == 3
+    without = FullService()
+    assert salts(without, "") == salts(without, "Bearer any") == {""}
+    assert salts(without, "", "a") == salts(without, "Bearer any", "a") == one[1]
