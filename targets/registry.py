@@ -99,9 +99,12 @@ def is_registered(name: str) -> bool:
 
 
 def name_of_repository(repository: str) -> str:
-    """Return the registered target of a repository on the Hub, "auto" if there is none."""
+    """Return the registered target of a repository on the Hub, "auto" if there is none.
+
+    The Hub ignores the case of names.
+    """
     for name, spec in TARGETS.items():
-        if repository in (spec.repository, spec.checkpoint):
+        if repository.lower() in (str(spec.repository).lower(), str(spec.checkpoint).lower()):
             return name
     return AUTO
 

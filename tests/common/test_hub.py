@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,6 +197,21 @@ def test_disk_is_checked_before_and_may_be_full_nevertheless(
         patch.setattr(huggingface_hub.file_download, "http_get", full)
         with pytest.raises(HubError, match=r"the disk of .* is full: make room, or set HF_HOME"):
             fetched()
+
+
+def test_interrupt_ends_a_download_within_a_chunk(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(*args: Any, tqdm_class: Any, **options: Any) -> None:
+        bar = tqdm_class(total=1, disable=True)
+        bar.update(1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        while True:
+            bar.update(0)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", endless)
+    with pytest.raises(KeyboardInterrupt):
+        fetched()
 
 
 SCRIPT = """

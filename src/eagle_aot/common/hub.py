@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -128,8 +129,6 @@ def plan_download(repository: Repository, select: Select) -> Download:
 def fetch(downloads: Sequence[Download]) -> None:
     """Download what is not in the cache, and compare it with the hashes of the repository's
     listing. Raises HubError, before anything is downloaded if the disk is too small."""
-    from huggingface_hub import snapshot_download
-
     hide_progress_unless_terminal()
     _check_disk(sum(download.bytes for download in downloads))
     for plan in downloads:
@@ -139,9 +138,41 @@ def fetch(downloads: Sequence[Download]) -> None:
         line = f"{plan.repository}: downloads {count}, {gigabytes(plan.bytes)}, of {plan.commit}"
         click.echo(line, err=True)
         with hub_errors(plan.repository):
-            patterns = [glob.escape(name) for name in plan.files]
-            snapshot_download(plan.repository.id, revision=plan.commit, allow_patterns=patterns)
+            _download_files(plan)
             _check_digests(plan)
+
+
+def _download_files(plan: Download) -> None:
+    """Download a snapshot in a thread, so that Ctrl-C ends it within a chunk.
+
+    `snapshot_download` itself would first download whole the files that it has begun.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import tqdm
+
+    interrupted = threading.Event()
+
+    class InterruptibleBar(tqdm):
+        """A progress bar that ends the threads that report to it."""
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            return super().update(n)
+
+    with ThreadPoolExecutor(1) as pool:
+        snapshot = pool.submit(
+            snapshot_download,
+            plan.repository.id,
+            revision=plan.commit,
+            allow_patterns=[glob.escape(name) for name in plan.files],
+            tqdm_class=InterruptibleBar,
+        )
+        try:
+            snapshot.result()
+        except KeyboardInterrupt:
+            interrupted.set()
+            raise
 
 
 def hide_progress_unless_terminal() -> None:
@@ -210,7 +241,12 @@ def _check_digests(plan: Download) -> None:
 
 
 def _matches(directory: Path, listed: "RepoFile") -> bool:
-    """Whether a file has its listed hash: SHA-256 for large files, Git's of a blob for others."""
+    """Whether a file has its listed hash: SHA-256 for large files, Git's of a blob for others.
+
+    Xet itself compares a file that has only the hash of Xet.
+    """
+    if listed.lfs is None and listed.xet_hash is not None:
+        return True
     path = directory / listed.path
     digest = hashlib.sha256() if listed.lfs else hashlib.sha1(usedforsecurity=False)
     if not listed.lfs:
