@@ -14,6 +14,7 @@ from eagle_aot.targets.decoder.weights import (
 )
 from eagle_aot.targets.int4.formats import QuantFormat, format_of
 
+KV_SCHEME = "kv_cache_scheme"
 INT4, INT8, DENSE = "int4", "int8", "dense"
 
 
@@ -97,12 +98,10 @@ def count_by_format(matrices: Iterable[StoredMatrix]) -> dict[str, int]:
 
 
 def ignored_line(checkpoint: Checkpoint) -> str:
-    """Return which stored tensors no target uses; empty if there are none."""
+    """Return what a checkpoint stores or says of a quantized KV cache; empty if nothing."""
     scales = [name for name in checkpoint.names() if name.endswith(KV_SCALES)]
-    if not scales:
+    if not scales and not checkpoint.quantization.has(KV_SCHEME):
         return ""
     kinds = ", ".join(sorted({name.rpartition(".")[2] for name in scales}))
-    return (
-        f"ignored: {len(scales)} scales of a quantized KV cache ({kinds}), "
-        "the KV cache here is not quantized"
-    )
+    what = f"{len(scales)} scales of a quantized KV cache ({kinds})" if scales else KV_SCHEME
+    return f"ignored: {what}, the KV cache here is not quantized"

@@ -313,6 +313,11 @@ def test_scales_of_a_quantized_kv_cache_are_ignored(
     kinds = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
     expected = f"ignored: {len(scales)} scales of a quantized KV cache ({kinds}), "
     assert ignored_line(Checkpoint(tmp_path)).startswith(expected)
+    pre_norm_oracle.save(llama, tmp_path)
+    assert ignored_line(Checkpoint(tmp_path)) == ""
+    dynamic = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"dynamic": True}}
+    edit_config(tmp_path, quantization_config=dynamic)
+    assert ignored_line(Checkpoint(tmp_path)).startswith("ignored: kv_cache_scheme, the KV cache")
     add_tensors(tmp_path, {"model.layers.0.self_attn.other_scale": torch.ones(1)})
     with pytest.raises(CheckpointError, match=r"unknown tensors .*\.other_scale"):
         load_target(tmp_path, 16)
@@ -335,6 +340,22 @@ def test_a_quantized_output_table_is_used_even_if_the_config_ties_it(
     assert [(m.name, m.loaded_as) for m in tables] == [
         ("embed_tokens.weight", "dense"), ("lm_head.weight", "int4"),
     ]  # fmt: skip
+
+
+def test_a_quantized_output_table_of_a_gguf_is_used_even_if_the_config_ties_it(
+    tmp_path: Path,
+) -> None:
+    model = random_pre_norm("qwen3", num_hidden_layers=2, **PRE_NORM)
+    tensors = load_file(pre_norm_oracle.save(model, tmp_path) / "model.safetensors")
+    file = GgufModel(tmp_path / "model.gguf", "qwen3", layers=2)
+    for name, weight in tensors.items():
+        file.add(name, weight, Type.Q8_0 if name == "lm_head.weight" else Type.F32)
+    file.close()
+    (tmp_path / "model.safetensors").unlink()
+    edit_config(tmp_path, tie_word_embeddings=True)
+    table = quantize(tensors["lm_head.weight"].numpy(), Type.Q8_0)
+    values = {"lm_head.weight": torch.from_numpy(dequantize(table, Type.Q8_0).copy())}
+    assert_computes(tmp_path, model, values, 0)
 
 
 @pytest.mark.parametrize(
