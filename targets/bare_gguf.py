@@ -82,6 +82,8 @@ class BareGguf:
         equal_share = config["hidden_size"] // config["num_attention_heads"]
         config["head_dim"] = self._head_dim(config.get("head_dim") or equal_share)
         config["rope_parameters"] |= self._rope(config["rope_parameters"], config["head_dim"])
+        if self.weights.architecture == LLAMA:
+            config["attention_bias"] = any(n.endswith("q_proj.bias") for n in self.weights.names())
         return config | {"eos_token_id": self.stop_ids}
 
     @cached_property

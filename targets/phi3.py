@@ -51,6 +51,10 @@ class PartialRope(Rope):
     pairs: int
     leading: Rope
 
+    @property
+    def decision(self) -> dict[str, str]:
+        return self.leading.decision
+
     def embedding(self, head_dim: int) -> RotaryEmbedding:
         return PartialRotary(self.leading, self.pairs, head_dim)
 

@@ -34,7 +34,9 @@ from eagle_aot.export.method_spec import IS_IMAGE, MethodSpec
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.publish.kernel_choices import kernel_choices
 from eagle_aot.export.spec import SPLITK, STOCK
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.images import SOFT_TOKENS
+from eagle_aot.targets.pre_norm.model import PreNormDecoder
 from eagle_aot.targets.step import TAIL, flat_slots
 
 PROMPT = "prompt"
@@ -155,7 +157,14 @@ def describe_decisions(
         "caches": cache_bytes(methods, sequences).to_json(),
         "kernels": {name: kernel_choices(program) for name, program in programs.items()},
         **describe_encoder(loaded.pair),
+        **describe_rope(loaded.pair.target),
     }
+
+
+def describe_rope(target: TapTarget) -> dict[str, Any]:
+    """Return which frequencies follow from the number of positions; nothing if none do."""
+    decision = target.config.rope.decision if isinstance(target, PreNormDecoder) else {}
+    return {"rope": decision} if decision else {}
 
 
 def describe_encoder(pair: Pair) -> dict[str, Any]:

@@ -49,6 +49,11 @@ class Rope:
         """Return the radians per position of each pair, float32 [head_dim / 2]."""
         return self.frequencies(head_dim)[0]
 
+    @property
+    def decision(self) -> dict[str, str]:
+        """What the number of positions decided, and why; empty if nothing depends on it."""
+        return {}
+
     def frequencies(self, head_dim: int, **overrides: Any) -> tuple[Tensor, float]:
         """Return transformers' frequencies, float32 [head_dim / 2], and its attention factor.
 
@@ -80,6 +85,14 @@ class LongRope(Rope):
 
     rope_type: str = LONGROPE
     factors: tuple[float, ...]
+    max_seq_len: int
+
+    @property
+    def decision(self) -> dict[str, str]:
+        short = self.max_seq_len <= self.context
+        words = ("short", "at most") if short else ("long", "more than")
+        source = f"{self.max_seq_len} positions, {words[1]} the original {self.context}"
+        return {"value": f"{words[0]} factors", "source": source}
 
     def frequencies(self, head_dim: int, **overrides: Any) -> tuple[Tensor, float]:
         tables = {"short_factor": list(self.factors), "long_factor": list(self.factors)}
@@ -237,7 +250,7 @@ def _read_longrope(
         raise CheckpointError(
             f"{config.where}: longrope has {len(factors)} factors for {head_dim // 2} pairs"
         )
-    rope = LongRope(theta=theta, context=context, factors=factors)
+    rope = LongRope(theta=theta, context=context, factors=factors, max_seq_len=max_seq_len)
     longest = config.count("max_position_embeddings")
     overrides = {"factor": section.number("factor", longest / context)}
     if section.has("attention_factor"):

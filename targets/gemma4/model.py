@@ -28,10 +28,13 @@ from eagle_aot.targets.decoder.weights import (
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
-PREFIXES = ("model.language_model.", "model.", "")
-"""Tensor name prefixes: multimodal layout, text layout, ExecuTorch's quantised checkpoints."""
+PREFIXES = ("model.language_model.", "language_model.", "model.", "")
+"""Tensor name prefixes: multimodal layout, text layout, and the same of base models and of
+ExecuTorch's quantised checkpoints."""
 NOT_TEXT = tuple(
-    f"model.{part}." for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio")
+    f"{prefix}{part}."
+    for prefix in ("model.", "")
+    for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio")
 )
 
 

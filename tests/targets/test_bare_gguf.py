@@ -80,11 +80,14 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "biased"), [("llama", False), ("llama", True), ("qwen2", True), ("qwen3", False)]
+)
 def test_a_bare_gguf_computes_what_transformers_computes(
-    tmp_path: Path, family: str, tied: bool
+    tmp_path: Path, family: str, biased: bool, tied: bool
 ) -> None:
-    model = random_pre_norm(family, **GEOMETRY, tie_word_embeddings=tied)
+    changes = {"tie_word_embeddings": tied, "attention_bias": biased}
+    model = random_pre_norm(family, **GEOMETRY | changes)
     file, values = start_gguf(tmp_path / "model.gguf", model)
     file.close()
     target = load_target(tmp_path / "model.gguf", 32)

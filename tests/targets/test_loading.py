@@ -1,12 +1,14 @@
 """Checkpoints that the loaders accept, and the errors for all others."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers import Gemma4ForCausalLM
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import get_target, load_target
@@ -219,6 +221,20 @@ def test_only_tensors_of_vision_and_audio_towers_are_skipped(tmp_path: Path) -> 
     edit_tensors(directory, lambda t: t.update({"model.language_model.x": torch.ones(1)}))
     with pytest.raises(CheckpointError, match=r"unknown tensors model\.language_model\.x"):
         load_target(directory, 16)
+
+
+@pytest.mark.parametrize("save", [save_text_layout, save_multimodal_layout])
+def test_a_gemma4_base_model_saved_without_a_prefix_is_read(
+    tmp_path: Path, save: Callable[[Gemma4ForCausalLM, Path], Path]
+) -> None:
+    directory = save(random_gemma(), tmp_path)
+    expected = run_in_chunks(load_target(directory, 16), random_tokens(9), [9])[0]
+    tensors = load_file(directory / "model.safetensors")
+    renamed = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    save_file(renamed, directory / "model.safetensors")
+    assert torch.equal(
+        run_in_chunks(load_target(directory, 16), random_tokens(9), [9])[0], expected
+    )
 
 
 def test_an_unknown_layer_type_is_refused(gemma: Path) -> None:

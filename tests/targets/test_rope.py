@@ -83,6 +83,20 @@ def test_tables_are_multiplied_by_the_attention_factor() -> None:
         torch.testing.assert_close(1.5 * a, b)
 
 
+@pytest.mark.parametrize(("positions", "value", "source"), [
+    (24, "short factors", "24 positions, at most the original 24"),
+    (25, "long factors", "25 positions, more than the original 24"),
+])  # fmt: skip
+def test_the_factors_of_a_longrope_are_a_recorded_decision(
+    positions: int, value: str, source: str
+) -> None:
+    config = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    context = {"original_max_position_embeddings": 24, "max_position_embeddings": 96}
+    section = ConfigSection({"rope_parameters": config} | context, Path("config.json"))
+    assert read_rope(section, 8, positions).decision == {"value": value, "source": source}
+    assert Rope(theta=1e4).decision == {}
+
+
 def test_the_older_config_spelling_is_read_alike() -> None:
     older = {k: v for k, v in LLAMA3_ROPE.items() if k not in ("rope_type", "rope_theta")}
     for key in ("rope_type", "type"):
