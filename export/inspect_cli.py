@@ -41,14 +41,15 @@ def targets(as_json: bool) -> None:
         click.echo(f"{name:<18} {target.summary}")
 
 
-@click.argument("directory", metavar="DIR|FILE.gguf", type=PATH)
+@click.argument("directory", metavar="DIR|FILE.gguf|ORG/NAME", type=PATH)
 @as_json_option
 @eagle_command
 def target(directory: Path, as_json: bool) -> None:
     """Describe the checkpoint of a target: sizes, formats and tokenizer."""
     from eagle_aot.export.loading.describe_target import describe_target, report
+    from eagle_aot.export.loading.locate import local_checkpoint
 
-    description = describe_target(directory)
+    description = describe_target(local_checkpoint(directory))
     click.echo(json.dumps(description) if as_json else "\n".join(report(description)))
 
 
@@ -83,10 +84,11 @@ class DraftSpec(msgspec.Struct, kw_only=True, frozen=True):
 def draft(spec: DraftSpec) -> None:
     """Describe how a draft head's files are read, and why.
 
-    DIRECTORY is the head's checkpoint, or the name of a target that a head ships with. With
+    DIRECTORY is the head's checkpoint, a repository, ORG/NAME, or the name of a target that a head
+    is registered for. With
     --self-test, measure the head with its target.
     """
-    spec = with_shipped_head(spec)
+    spec = with_directory(spec)
     if spec.self_test:
         with ended_by_sigterm():
             rank_readings(spec)
@@ -96,15 +98,17 @@ def draft(spec: DraftSpec) -> None:
         describe_draft(spec)
 
 
-def with_shipped_head(spec: DraftSpec) -> DraftSpec:
-    """Replace the name of a target by the directory of its head."""
+def with_directory(spec: DraftSpec) -> DraftSpec:
+    """Replace the name of a target by the directory of its head, and a repository by its own."""
+    from eagle_aot.export.loading.locate import local_checkpoint
     from eagle_aot.targets import TARGETS
 
     line = TARGETS.get(str(spec.directory))
-    if line is None or line.draft_dir is None or spec.directory.is_dir():
-        return spec
+    if line is None or spec.directory.is_dir():
+        return msgspec.structs.replace(spec, directory=local_checkpoint(spec.directory))
+    head = line.draft_dir or next(iter(line.heads.values()), spec.directory)
     name = spec.target_model or line.name
-    return msgspec.structs.replace(spec, directory=line.draft_dir, target_model=name)
+    return msgspec.structs.replace(spec, directory=local_checkpoint(head), target_model=name)
 
 
 def describe_draft(spec: DraftSpec) -> None:

@@ -20,11 +20,11 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
-from eagle_aot.common.hub import Repository, fetch
+from eagle_aot.common.hub import Repository
 from eagle_aot.common.spec import spec_fields
 from eagle_aot.common.text import printable
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
-from eagle_aot.export.loading.locate import checkpoint_directory, plan_checkpoint
+from eagle_aot.export.loading.locate import local_checkpoint
 from eagle_aot.export.pipeline import export
 from eagle_aot.export.resolution import resolve
 from eagle_aot.export.spec import ExportSpec
@@ -166,9 +166,7 @@ def recorded_dir(
     repository = Repository.parse(recorded.directory)
     if recorded.commit is None or repository is None:
         return None
-    plan = plan_checkpoint(Repository(repository.id, recorded.commit, repository.file))
-    fetch([plan])
-    return checkpoint_directory(plan)
+    return local_checkpoint(str(Repository(repository.id, recorded.commit, repository.file)))
 
 
 def recorded_spec(manifest: Manifest, path: Path) -> ExportSpec:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.hub import Download, Repository, fetch, plan_download
 from eagle_aot.export.spec import AUTO, ExportSpec
@@ -32,9 +33,26 @@ def locate(spec: ExportSpec) -> ExportSpec:
     return replace(spec, **{name: checkpoint_directory(plan) for name, plan in plans.items()})
 
 
+def local_checkpoint(name: str | Path) -> Path:
+    """Return the path of a checkpoint; a repository that is no path here is downloaded.
+
+    Raises HubError and CheckpointNotFoundError.
+    """
+    repository = None if Path(name).exists() else Repository.parse(str(name))
+    if repository is None:
+        return Path(name)
+    plan = plan_checkpoint(repository)
+    fetch([plan])
+    return checkpoint_directory(plan)
+
+
 def plan_checkpoint(repository: Repository) -> Download:
-    """Plan the download of a checkpoint. Raises HubError and CheckpointNotFoundError."""
-    return plan_download(repository, lambda names: checkpoint_files(names, repository))
+    """Plan the download of a checkpoint. Raises HubError, CheckpointNotFoundError, and
+    UnsupportedError for a GGUF file without the package that reads it."""
+    plan = plan_download(repository, lambda names: checkpoint_files(names, repository))
+    if any(name.endswith(".gguf") for name in plan.files):
+        check_installed("gguf", extra="gguf")
+    return plan
 
 
 def checkpoint_directory(download: Download) -> Path:

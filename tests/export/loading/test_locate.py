@@ -1,5 +1,6 @@
 """From names to directories: registered targets, repositories, paths, heads and revisions."""
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Iterator
@@ -7,15 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from eagle_aot.artifact import DRAFTERS
-from eagle_aot.common.errors import CheckpointNotFoundError, EagleError, SettingError
+from eagle_aot.common.errors import (
+    CheckpointNotFoundError,
+    EagleError,
+    SettingError,
+    UnsupportedError,
+)
 from eagle_aot.common.hub import Repository
 from eagle_aot.export import ExportSpec, resolve_checkpoints
+from eagle_aot.export.cli import main
+from eagle_aot.export.inspect_cli import main as inspect
 from eagle_aot.targets import TARGETS
 from eagle_aot.targets.hub import PUBLIC_PAIRS, checkpoint_files
 from support.hub import Hub, HubRepository, files_of, hub_server, use_hub
+from support.refusals import refuses
 
 LISTINGS: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[2] / "data" / "hub" / "listings.json").read_text()
@@ -182,6 +192,31 @@ def test_wrong_names_are_refused_before_any_download(
     with pytest.raises(EagleError, match=line):
         resolve_checkpoints(ExportSpec(**options))
     assert not [request for request in hub.requests if "/resolve/" in request]
+
+
+def test_checkpoints_are_described_by_name(hub: Hub) -> None:
+    target = CliRunner().invoke(inspect, ["target", "org/Tiny", "--json"])
+    assert json.loads(target.stdout)["model_type"] == "gemma4_text"
+    for name in ("org/head", "gemma4-tiny"):
+        head = CliRunner().invoke(inspect, ["draft", name, "--json"])
+        assert json.loads(head.stdout)["drafter"] == "eagle3"
+    published = CliRunner().invoke(inspect, ["draft", "gemma4-31b"])  # the tiny head stands for it
+    assert published.exit_code == 1
+    assert "hidden size is 5376, the head was made for 256" in published.stderr
+    assert any(EAGLE3 in request for request in hub.requests)
+
+
+@pytest.mark.parametrize("name", ["org/none", "gemma-31b", "org/ggufs"])
+def test_command_refuses_a_name_in_one_line(hub: Hub, name: str) -> None:
+    refuses(CliRunner().invoke(main, ["--target-model", name]), "")
+
+
+def test_package_for_gguf_is_needed_before_the_download(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match="gguf is not installed"):
+        resolved("org/ggufs:q4_0")
 
 
 @pytest.mark.parametrize("drafter", ["auto", "ngram"])
