@@ -1,10 +1,11 @@
 """`eagle-serve`: serves an artifact with the OpenAI API."""
 
+import errno
 import json
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import SettingError, reason
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
 
 log = logging.getLogger(__name__)
+AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
+"""An item of `socket.getaddrinfo`."""
 
 
 @spec_command(ServeSpec)
@@ -46,25 +49,41 @@ def bind(spec: ServeSpec) -> list[socket.socket]:
     """Return sockets bound to all addresses of the host, which do not listen yet: a client is
     refused until the server is ready. Raises SettingError for an address that cannot be used."""
     sockets: list[socket.socket] = []
+    problem: OSError | None = None
     port = spec.port
     try:
-        kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
-        for info in socket.getaddrinfo(spec.host or None, port, type=kind, flags=flags):
-            listener = socket.socket(*info[:3])
-            sockets.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if info[0] == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind((info[4][0], port, *info[4][2:]))
-            port = listener.getsockname()[1]  # one port for all, also where it is 0
+        infos = socket.getaddrinfo(spec.host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        for listener in sockets:
-            listener.close()
-        raise SettingError(
-            f"{spec.host}:{spec.port}: cannot be listened on ({reason(error)}): take another "
-            "--port or --host"
-        ) from error
-    return sockets
+        infos, problem = [], error
+    for info in infos:
+        try:
+            sockets.append(bound(info, port))
+            port = sockets[-1].getsockname()[1]  # one port for all, also where it is 0
+        except OSError as error:  # localhost may have an address that this machine lacks
+            problem = error if problem is None or error.errno != errno.EADDRNOTAVAIL else problem
+    if problem is None or (sockets and problem.errno == errno.EADDRNOTAVAIL):
+        return sockets
+    for listener in sockets:
+        listener.close()
+    raise SettingError(
+        f"{spec.host}:{spec.port}: cannot be listened on ({reason(problem)}): take another --port "
+        "or --host"
+    ) from problem
+
+
+def bound(info: AddressInfo, port: int) -> socket.socket:
+    """Return a socket that is bound to an address and a port. Raises OSError."""
+    family, kind, protocol, _, address = info
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address[0], port, *address[2:]))
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 def load(spec: ServeSpec) -> "Runner":

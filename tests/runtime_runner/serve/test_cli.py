@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.serve.cli import bind, load, main
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
@@ -90,6 +91,19 @@ def test_all_addresses_of_a_host_have_one_port(monkeypatch: pytest.MonkeyPatch) 
     with first, second:
         assert first.getsockname()[1] == second.getsockname()[1] != 0
         assert second.getsockname()[0] == "127.0.0.2"
+
+
+def test_an_address_that_the_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's localhost may have ::1 where there is no IPv6."""
+    lacking, here = ("192.0.2.1", 0), ("127.0.0.1", 0)
+    infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in (lacking, here)]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: infos)
+    (listener,) = bind(ServeSpec(artifact=Path("artifact"), port=0))
+    with listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    infos.pop()
+    with pytest.raises(SettingError, match="cannot be listened on"):
+        bind(ServeSpec(artifact=Path("artifact"), port=0))
 
 
 def test_the_log_says_what_is_loaded_before_it_is(tmp_path: Path) -> None:
