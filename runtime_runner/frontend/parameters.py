@@ -1,5 +1,6 @@
 """The parameters of a request."""
 
+import copy
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -86,8 +87,10 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
         first = msgspec.structs.replace(self.drawn(), n=1, reuse=True)
         if first.seed is None:
             return [first] * self.n
-        seeds = ((first.seed + i) % (1 << SEED_BITS) for i in range(self.n))
-        return [msgspec.structs.replace(first, seed=seed) for seed in seeds]
+        answers = [copy.copy(first) for _ in range(self.n)]  # `replace` would check each again
+        for i, answer in enumerate(answers):
+            msgspec.structs.force_setattr(answer, "seed", (first.seed + i) % (1 << SEED_BITS))
+        return answers
 
     def to_json(self) -> dict[str, Any]:
         """Return the values that are not the defaults, for `from_json`."""

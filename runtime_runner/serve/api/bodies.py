@@ -43,18 +43,20 @@ class BodyReader:
 
     async def read(self, connection: Request, kind: type[GenerationRequest]) -> ParsedBody:
         """Return a body. Raises ApiError and EagleError for one that is too long or wrong."""
-        content = bytearray()
+        parts, length = list[bytes](), 0
         try:
             self._check_length(int(connection.headers.get("content-length", 0)))
             async for part in connection.stream():
-                content += part
+                parts.append(part)
+                length += len(part)
                 self._reading += len(part)
-                self._check_length(len(content))
-            return await asyncio.to_thread(self._parse, bytes(content), kind)
+                self._check_length(length)
+            return await asyncio.to_thread(self._parse, b"".join(parts), kind)
         except ClientDisconnect as error:
             raise ApiError(400, "the body breaks off") from error
         finally:
-            self._reading -= len(content)
+            self._reading -= length
+            parts.clear()  # an exception's traceback would keep it
 
     def _check_length(self, length: int) -> None:
         if length > self._model.max_body:

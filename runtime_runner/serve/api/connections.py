@@ -12,11 +12,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 MAX_CONNECTIONS = 1024
-MAX_BACKLOG = 128
+MAX_ACCEPTED = 128
 SPARE_DESCRIPTORS = 16
 MIN_RATE = 100_000
 """Bytes per second of the longest body."""
-MAX_HEADERS, MAX_CHUNKS, MAX_PIPELINED = 100, 1 << 14, 8
+MAX_HEADERS, MAX_PIPELINED = 100, 8
+FREE_CHUNKS, CHUNK_BYTES = 1024, 128
+"""Chunks of a message may be of any size; more of them must have so many bytes on average."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,21 +39,22 @@ class ConnectionLimits:
     """Called with the reason when a connection is ended."""
 
     @classmethod
-    def of(cls, max_body: int, backlog: int, on_end: Callable[[str], None]) -> "ConnectionLimits":
-        """Return the limits of this process for bodies of up to `max_body` bytes. asyncio may
-        accept `backlog` connections before it runs anything else."""
+    def of(cls, max_body: int, accepted: int, on_end: Callable[[str], None]) -> "ConnectionLimits":
+        """Return the limits of this process for bodies of up to `max_body` bytes. It accepts
+        up to `accepted` connections before it does anything else."""
         free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/dev/fd"))
         return cls(
-            connections=min(MAX_CONNECTIONS, max(1, free - 2 * backlog - SPARE_DESCRIPTORS)),
+            connections=min(MAX_CONNECTIONS, max(1, free - 2 * accepted - SPARE_DESCRIPTORS)),
             message_bytes=2 * max_body + (8 << 20),
             body_seconds=20 + max_body / MIN_RATE,
             on_end=on_end,
         )
 
 
-def backlog_of() -> int:
-    """Return how many connections may wait to be accepted, for the number of descriptors."""
-    return min(MAX_BACKLOG, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
+def accepted_at_once() -> int:
+    """Return how many connections to accept before anything else is done, for the number of
+    descriptors."""
+    return min(MAX_ACCEPTED, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
 
 
 class LimitedConfig(uvicorn.Config):
@@ -168,7 +171,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
-        if self._chunks > MAX_CHUNKS:
+        if self._chunks > FREE_CHUNKS + self._bytes / CHUNK_BYTES:
             raise ValueError("too many chunks")
 
     def on_message_complete(self) -> None:

@@ -14,12 +14,14 @@ from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.api.connections import (
     ConnectionLimits,
     LimitedConfig,
-    backlog_of,
+    accepted_at_once,
 )
 from eagle_aot.runtime_runner.serve.service import LocalService
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 log = logging.getLogger(__name__)
+BACKLOG = 1024
+"""Connections that the system keeps until they are accepted."""
 SHUTDOWN_SECONDS = 5
 """The time for sending responses after all requests have ended."""
 
@@ -35,6 +37,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Begin to listen, and log that the server is ready."""
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
         model = self._service.model
         host, port = model.spec.host, sockets[0].getsockname()[1] if sockets else 0
         log.info(
@@ -69,11 +73,11 @@ def serve(
 
 
 async def _serve(service: LocalService, spec: ServeSpec, listeners: Sequence[socket]) -> None:
-    backlog, model = backlog_of(), service.model
+    accepted, model = accepted_at_once(), service.model
     config = LimitedConfig(
         make_app(service),
-        ConnectionLimits.of(model.max_body, backlog, service.metrics.connection_ended),
-        backlog=backlog,
+        ConnectionLimits.of(model.max_body, accepted, service.metrics.connection_ended),
+        backlog=accepted,  # which asyncio accepts at once
         log_config=None,
         lifespan="off",  # nothing begins or ends with it
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,

@@ -244,8 +244,8 @@ def test_limits_follow_the_number_of_descriptors(monkeypatch: pytest.MonkeyPatch
         pair = (descriptors, descriptors)
         monkeypatch.setattr("resource.getrlimit", lambda which: pair)
         monkeypatch.setattr("os.listdir", lambda path: [""] * opened)
-        backlog = connections.backlog_of()
-        return backlog, ConnectionLimits.of(1 << 20, backlog, print).connections
+        accepted = connections.accepted_at_once()
+        return accepted, ConnectionLimits.of(1 << 20, accepted, print).connections
 
     assert limits(64, 24) == (4, 16)
     assert limits(1024, 30) == (64, 850)

@@ -194,3 +194,16 @@ def test_long_bodies_are_refused_while_others_fill_the_memory(
             return [answer.status_code for answer in answers]
 
     assert asyncio.run(send()) == [PASSED, 503]
+
+
+def test_many_answers_cost_little_more_than_one() -> None:
+    """Their parameters are checked once, not for each answer; only their seeds differ."""
+    ids = range(65536)
+    body = {"model": MODEL, "prompt": "", "n": 128, "allowed_token_ids": [*ids], "seed": 2**64 - 2}
+    service = FullService()
+    started = time.process_time()
+    assert post(COMPLETION, json.dumps(body), service).status_code == PASSED
+    assert time.process_time() - started < 0.5
+    params = [each for _, each in service.requests[0].prompts]
+    assert [each.seed for each in params[:4]] == [2**64 - 2, 2**64 - 1, 0, 1]
+    assert {(each.n, len(each.allowed_ids or ())) for each in params} == {(1, 65536)}
