@@ -275,7 +275,7 @@ def test_many_clients_get_the_texts_of_single_requests(
     result = CliRunner().invoke(soak, [str(word) for word in command + more])
     report = json.loads(result.stdout)
     assert result.exit_code == 0 and report["problems"] == []
-    assert report["requests"]["as alone"] > 8 and report["memory"]["late"] > 0
+    assert report["requests"]["as alone"] > 8 and report["server"]["late"]["memory"] > 0
 
 
 def test_a_second_signal_stops_the_server_at_once(int4_head_artifact: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
-from openai import OpenAI, OpenAIError
+from openai import APITimeoutError, OpenAI, OpenAIError, Stream
+from openai.types.chat import ChatCompletionChunk
 from rich.console import Console
 from rich.progress import track
 
@@ -26,6 +27,8 @@ LOGPROBS = None, None, None, None, 2
 """Every fifth request wants log probabilities, of so many of the likeliest tokens."""
 HALF_REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
 TIMEOUT = 120.0  # seconds
+LEAVES = 0.005, 1.0
+"""When a client that does not wait for its answer leaves, in seconds."""
 
 
 class ServedAnswer(NamedTuple):
@@ -105,8 +108,8 @@ def answer_of(result: Result) -> ServedAnswer:
 class Client:
     """Sends one request after the other, whole or streamed.
 
-    With `chaos` it leaves in the middle of some streams, reads some slowly, and sends half of some
-    requests.
+    With `chaos` it leaves in the middle of some streams, or at any time, reads some slowly, and
+    sends half of some requests.
     """
 
     def __init__(
@@ -134,14 +137,34 @@ class Client:
     def _send(self, request: ExpectedAnswer) -> None:
         if self._chaos and self._rng.random() < 0.05:
             self._send_half()
+        elif self._chaos and self._rng.random() < 0.1:
+            self._leave(request)
         elif self._rng.random() < 0.5:
             self._stream(request)
         else:
             self._send_whole(request)
 
-    def _send_whole(self, request: ExpectedAnswer) -> None:
+    def close(self) -> None:
+        """Close its connections."""
+        self._openai.close()
+
+    def open_long(self, request: ExpectedAnswer) -> Stream[ChatCompletionChunk]:
+        """Return a stream of as many tokens as fit the context."""
+        options = self._options(request) | {"max_tokens": None, "logprobs": None}
+        return self._openai.chat.completions.create(
+            **options | {"top_logprobs": None, "extra_body": {"ignore_eos": True}}, stream=True
+        )
+
+    def _leave(self, request: ExpectedAnswer) -> None:
+        """Disconnect at any time: while the request waits, in its prompt or in its answer."""
+        try:
+            self._send_whole(request, self._rng.uniform(*LEAVES))
+        except APITimeoutError:
+            self._counts.note("left")
+
+    def _send_whole(self, request: ExpectedAnswer, timeout: float = TIMEOUT) -> None:
         started = time.monotonic()
-        response = self._openai.chat.completions.create(**self._options(request))
+        response = self._openai.chat.completions.create(**self._options(request), timeout=timeout)
         (choice,), usage = response.choices, response.usage
         content = choice.logprobs.content if choice.logprobs else None
         logprobs: list[float | None] = [token.logprob for token in content or ()]
