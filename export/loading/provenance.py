@@ -12,6 +12,7 @@ from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.hub import Repository
 from eagle_aot.common.image_settings import ImageSettings, processor_file, read_settings
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
+from eagle_aot.common.tokenizer_probe import check_tokenizer
 from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as, write_tokenizer
 from eagle_aot.targets.checkpoint import (
     BIN_INDEX,
@@ -46,11 +47,22 @@ class Provenance:
 
     @cached_property
     def _tokenizer_dir(self) -> Path | None:
-        return None if self.target_dir is None else tokenizer_directory(self.target_dir)
+        """The directory of the tokenizer. Raises CheckpointError as `check_tokenizer` does."""
+        if self.target_dir is None:
+            return None
+        directory = tokenizer_directory(self.target_dir)
+        try:
+            check_tokenizer(directory)
+        except ArtifactError as error:
+            raise CheckpointError(str(error)) from error
+        return directory
 
     @cached_property
     def eos_ids(self) -> tuple[int, ...]:
-        """Ids that stop generation, as `read_eos_ids` finds them."""
+        """Ids that stop generation, as `read_eos_ids` finds them. Raises CheckpointError as
+        `check_tokenizer` does."""
+        if self.target_dir is not None and bare_gguf(self.target_dir) is None:
+            _ = self._tokenizer_dir  # which is checked before it is read
         return read_eos_ids(self.target_dir, lambda: self.tokenizer)
 
     @cached_property

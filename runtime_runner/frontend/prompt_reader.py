@@ -9,6 +9,7 @@ from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.prompts import Message, MessagePart, check_messages, is_ids, with_images
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
+from eagle_aot.common.tokenizer_probe import check_tokenizer
 from eagle_aot.runtime_runner.images.prompt_image import (
     PromptImage,
     TokenizedPrompt,
@@ -42,7 +43,8 @@ class PromptReader:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The artifact's tokenizer, read when first needed. Raises ArtifactError where there is
-        none."""
+        none, and as `check_tokenizer` does."""
+        check_tokenizer(self._directory)
         tokenizer = read_tokenizer(self._directory, self._context)
         self.check()
         return tokenizer
