@@ -10,7 +10,7 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
-from eagle_aot.runtime_runner.serve.api.access import AccessCheck, cache_salt
+from eagle_aot.runtime_runner.serve.api.access import AccessCheck
 from eagle_aot.runtime_runner.serve.api.bodies import BodyReader, ParsedBody, check_model
 from eagle_aot.runtime_runner.serve.api.errors import ErrorReporter, ErrorResponse
 from eagle_aot.runtime_runner.serve.api.requests import (
@@ -129,9 +129,7 @@ async def answer(service: Service, connection: Request, body: ParsedBody) -> Res
     model, wanted = service.model, body.request
     is_chat = isinstance(wanted, ChatCompletionRequest)
     prompts = [await model.read(prompt, raw=not is_chat) for prompt in body.prompts]
-    salt = cache_salt(model, connection.headers.get("authorization", ""), wanted.cache_salt)
-    parameters = [msgspec.structs.replace(each, cache_salt=salt) for each in body.parameters]
-    pairs = [(prompt, each) for prompt in prompts for each in parameters]
+    pairs = [(prompt, each) for prompt in prompts for each in body.parameters]
     request = AnswerRequest(prompts=pairs, trace=bool(wanted.trace), conversation=body.conversation)
     stream = service.submit(request)
     all_tokens = wanted.num_prompt_logprobs is not None

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.serve.api.access import cache_salt
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, invalid_body
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
 from eagle_aot.runtime_runner.serve.service import ServedModel
@@ -51,7 +52,8 @@ class BodyReader:
                 length += len(part)
                 self._reading += len(part)
                 self._check_length(length)
-            return await asyncio.to_thread(self._parse, b"".join(parts), kind)
+            authorization = connection.headers.get("authorization", "")
+            return await asyncio.to_thread(self._parse, b"".join(parts), kind, authorization)
         except ClientDisconnect as error:
             raise ApiError(400, "the body breaks off") from error
         finally:
@@ -64,7 +66,9 @@ class BodyReader:
         if length > SMALL and self._reading > MAX_READING:
             raise ApiError(503, "too many long bodies at once", "busy")
 
-    def _parse(self, content: bytes, kind: type[GenerationRequest]) -> ParsedBody:
+    def _parse(
+        self, content: bytes, kind: type[GenerationRequest], authorization: str
+    ) -> ParsedBody:
         items = sum(map(content.count, (b",", b"[", b"{")))
         if items > MAX_ITEMS:
             raise ApiError(400, f"the body has {items} commas and brackets, {MAX_ITEMS} at most")
@@ -74,7 +78,8 @@ class BodyReader:
             raise invalid_body(error) from error
         check_model(self._model.name, request.model)
         prompts = request.prompts()
-        parameters = request.parameters(self._model.context)
+        salt = cache_salt(self._model, authorization, request.cache_salt)
+        parameters = request.parameters(self._model.context, salt)
         return ParsedBody(request, request.conversation(), prompts, parameters)
 
 

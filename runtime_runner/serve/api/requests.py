@@ -172,8 +172,8 @@ class GenerationRequest(SharedFields, kw_only=True):
         """Return what is to be answered. Raises PromptError."""
         raise NotImplementedError
 
-    def parameters(self, context: int) -> list[GenerationParams]:
-        """Return the parameters of each answer to a prompt.
+    def parameters(self, context: int, cache_salt: str) -> list[GenerationParams]:
+        """Return the parameters of each answer to a prompt, whose rows are cached under a salt.
 
         Raises SettingError for a value outside its range, and for options of a stream where no
         stream is requested.
@@ -192,6 +192,7 @@ class GenerationRequest(SharedFields, kw_only=True):
             logprobs=self.num_logprobs,
             prompt_logprobs=self.num_prompt_logprobs,
             reuse=True,
+            cache_salt=cache_salt,
         ).answers()
 
 
