@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from torch.fx import config
 
 from eagle_aot.runtime_runner import load_artifact
@@ -32,6 +33,12 @@ ARTIFACT = "_artifact"
 
 RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner",
            "assistant_runner", "dflash_runner"]  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep tests and their processes from the real Hub: those of the Hub have a server here."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    constants.HF_HUB_OFFLINE = True
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

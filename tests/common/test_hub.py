@@ -113,6 +113,12 @@ def test_renamed_repository_is_recorded_by_its_new_name(
     assert "org/old: is now org/model: use that name\n" in capsys.readouterr().err
 
 
+def test_names_outside_the_top_folder_are_not_seen(hub: Hub) -> None:
+    files = FILES | {"../evil.safetensors": b"x", "original/model.safetensors": b"x"}
+    hub.repositories["org/model"].commit("main", files)
+    assert content(fetched()) == WANTED
+
+
 def test_cut_in_every_file_is_resumed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 4)  # what the client keeps of a cut file
     hub.faults.cut = True
@@ -142,6 +148,8 @@ class Case(NamedTuple):
     Case("org/model", {"throttle": 10**6}, r"no more requests for now \(429\): wait some minutes"),
     Case("org/model", {"status": 503}, r"the Hub answers 503: repeat the command later"),
     Case("org/model", {"status": 403}, r"no permission \(403\): log in"),
+    Case("org/model", {"page": b"<html>Log in to this network"}, "does not answer as a Hub does"),
+    Case("org/model", {"page": b'{"id": "org/model"}'}, "does not answer as a Hub does"),
     Case("org/a--b", {}, "not the name of a repository"),
     Case("org/model", {"corrupt": "config.json"}, "config.json: not the content that the Hub list"),
 ])  # fmt: skip

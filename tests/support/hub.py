@@ -55,12 +55,13 @@ class HubRepository:
 class Faults:
     """What goes wrong: `cut` closes the connection in the middle of the first answer of each file,
     `throttle` answers 429 to that many requests for files, `corrupt` changes the bytes of a file,
-    `status` is the answer to every request."""
+    `status` is the answer to every request, `page` its text."""
 
     cut: bool = False
     throttle: int = 0
     corrupt: str | None = None
     status: int | None = None
+    page: bytes | None = None
 
 
 class Hub(ThreadingHTTPServer):
@@ -179,6 +180,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(429, headers={"Retry-After": "0"})
         elif faults.status:
             self.answer(faults.status, b"{}")
+        elif faults.page is not None:
+            self.answer(200, faults.page)
         elif path.startswith("/cdn/"):
             self.cdn(path.removeprefix("/cdn/"))
         elif path.startswith("/api/") and not path.startswith("/api/models/"):

@@ -34,6 +34,7 @@ SNAPSHOT = re.compile(
     rf".*/models--(?P<id>[^/]+)/snapshots/(?P<commit>{COMMIT.pattern})(/(?P<file>[^/]+))?"
 )
 DIGEST_BYTES = 1 << 20
+NO_HUB = "{} does not answer as a Hub does: check HF_ENDPOINT and the network"
 
 Select = Callable[[Sequence[str]], list[str]]
 """Chooses the files to download from the names in a repository's top folder. May raise
@@ -110,7 +111,8 @@ def plan_download(repository: Repository, select: Select) -> Download:
                 return cached
         api = HfApi()
         info = api.model_info(repository.id, revision=repository.revision)
-        assert info.sha is not None
+        if info.sha is None:
+            raise HubError(f"{repository}: {NO_HUB.format(constants.ENDPOINT)}")
         if info.id != repository.id:
             click.echo(f"{repository.id}: is now {info.id}: use that name", err=True)
             repository = Repository(info.id, repository.revision, repository.file)
@@ -119,7 +121,11 @@ def plan_download(repository: Repository, select: Select) -> Download:
         # Records the commit of the branch in the cache, for the next time.
         api.resolve_revision(repository.id, revision=repository.revision)
         entries = api.list_repo_tree(repository.id, revision=info.sha)
-        listing = {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
+        listing = {
+            entry.path: entry
+            for entry in entries
+            if isinstance(entry, RepoFile) and "/" not in entry.path
+        }
         files = tuple(select(list(listing)))
         directory = _snapshot(repository.id, info.sha)
         missing = tuple(listing[name] for name in files if not (directory / name).is_file())
@@ -314,7 +320,7 @@ def _explanation(repository: Repository, error: BaseException) -> str | None:
         case errors.HFValidationError():
             return "not the name of a repository: expected ORG/NAME"
         case json.JSONDecodeError():
-            return f"{constants.ENDPOINT} gives no answer of a Hub: check HF_ENDPOINT"
+            return NO_HUB.format(constants.ENDPOINT)
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return (
                 f"the disk of {constants.HF_HUB_CACHE} is full: make room, or set HF_HOME to a "
