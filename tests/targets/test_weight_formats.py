@@ -23,6 +23,7 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target, load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
 from eagle_aot.targets.stored_matrix import ignored_line, stored_matrices
 from support import pre_norm_oracle
@@ -36,7 +37,7 @@ from support.gemma_oracle import (
     save_text_layout,
     write_config,
 )
-from support.golden_cases import relative_error
+from support.golden_cases import golden_case, relative_error
 from support.pre_norm_oracle import FAMILIES, random_pre_norm
 
 LINEARS = 26
@@ -135,6 +136,21 @@ def save_gguf(directory: Path) -> Tensors:
     file.close()
     (directory / "model.safetensors").unlink()
     return values
+
+
+@pytest.mark.parametrize(("writer", "is_ordered"), [
+    ("compressed_tensors", False), ("gptqmodel_gptq", False), ("gptqmodel_gptq_v2", False),
+    ("auto_round", True), ("auto_round_auto_gptq", True),
+])  # fmt: skip
+def test_weights_equal_those_that_other_libraries_read(writer: str, is_ordered: bool) -> None:
+    directory, expected = golden_case(f"weights/{writer}")
+    checkpoint = Checkpoint(directory)
+    layout = format_of(checkpoint)
+    assert layout is not None and {layout.bits(checkpoint, name) for name in expected} == {4, 8}
+    for name, values in expected.items():
+        weight = layout.read(checkpoint, name)
+        assert (weight.order is None) == is_ordered
+        assert torch.equal(weight.dense().to(values.dtype), values)
 
 
 @pytest.mark.parametrize("save", [save_awq, save_gptq, save_mixed, save_torchao, save_gguf])
