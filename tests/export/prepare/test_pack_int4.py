@@ -12,19 +12,22 @@ from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.export.spec import Backend
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.cache_views import view_of
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.weights import fill_dummy, replace_linear
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
-from eagle_aot.targets.int4.linear import PackedModule
+from eagle_aot.targets.int4.linear import PackedModule, PackedProjections
 from eagle_aot.targets.int4.weight import random_int4
 from eagle_aot.targets.llama import LLAMA
 from eagle_aot.targets.pre_norm.config import ATTENTION, FULL, MLP, QKV, PreNormConfig
 from eagle_aot.targets.pre_norm.model import PreNormDecoder
 from eagle_aot.targets.qwen import QWEN3
+from eagle_aot.targets.step import chain_step
 from support.gemma_oracle import run_in_chunks
+from support.golden_cases import relative_error
 from support.pairs import dummy, load, tiny_graphs
 
 LAYERS = 6
@@ -114,6 +117,26 @@ def test_biases_are_added_after_packing(biased: tuple[str, ...]) -> None:
         if name.endswith("bias"):
             tensor.data.add_(1)
     assert not torch.equal(outputs(target)[0], expected[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("biased", [QKV, ("v_proj", "o_proj")])
+def test_a_gpus_operators_take_products_with_their_biases(biased: tuple[str, ...]) -> None:
+    """Queries, keys and values are stored by one operator, whose input is the biased product."""
+    target = random_target(replace(LLAMA.published[1].config, biased=biased))
+    tokens = torch.arange(3, 19)[None]
+    expected, _ = target.run(tokens, chain_step(torch.arange(16)))
+    target = pack_int4(target, 132)
+    step = chain_step(torch.arange(16), use_splitk=True)
+    cache = target.get_submodule("layers.0.self_attn.kv_cache")
+    assert isinstance(cache, KVCache)
+    assert view_of(step, cache).uses_operator(4, torch.bfloat16, cache)
+    logits, _ = target.run(tokens, step)
+    assert relative_error(logits, expected) < 0.02
+    for projections in (m for m in target.modules() if isinstance(m, PackedProjections)):
+        assert projections.bias is not None
+        projections.bias.zero_()
+    assert relative_error(target.run(tokens, step)[0], expected) > 0.05
 
 
 def test_no_linear_outlives_its_packing(target: Gemma4Target) -> None:
