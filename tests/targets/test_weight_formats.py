@@ -18,7 +18,7 @@ from torchao.prototype.safetensors.safetensors_support import flatten_tensor_sta
 from transformers import Gemma4ForCausalLM, PreTrainedModel
 
 from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
-from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets import TapTarget, get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target, load_gemma4
@@ -203,6 +203,16 @@ def test_a_plain_model_is_quantised_on_load(
     target = load_quantised(tmp_path, scheme)
     assert count_int4_linears(target) == LINEARS
     values = {n: dense(quantise(w, SCHEMES[scheme], torch.float32)) for n, w in linears.items()}
+    assert_computes_with(target, model, values)
+
+
+def test_biases_stay_dense_where_a_plain_model_is_quantised_on_load(tmp_path: Path) -> None:
+    model, scheme = random_pre_norm("qwen2", **PRE_NORM), SCHEMES["int4-g32"]
+    checkpoint = Checkpoint(pre_norm_oracle.save(model, tmp_path), scheme)
+    linears, _ = projections(tmp_path)
+    target = get_target("qwen2").load(checkpoint, torch.float32, CacheSpec(32, torch.float32))
+    assert count_int4_linears(target) == 28
+    values = {n: dense(quantise(w, scheme, torch.float32)) for n, w in linears.items()}
     assert_computes_with(target, model, values)
 
 
