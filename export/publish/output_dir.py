@@ -1,8 +1,8 @@
 """Write an artifact's directory atomically, so that an error never damages the one it replaces."""
 
 import fcntl
-import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +15,8 @@ from eagle_aot.common.files import apply_umask
 from eagle_aot.common.memory import in_binary
 from eagle_aot.common.strict_json import read_object
 
+PARTIAL = re.compile(r"\..+\.partial-[a-z0-9_]{8}")
+"""Matches the name of an unfinished artifact's directory, as `mkdtemp` makes it."""
 ELSEWHERE = "choose another --output-dir"
 
 
@@ -33,7 +35,7 @@ def check_output_dir(output_dir: Path) -> None:
             raise ExportError(f"{final}: a mount point cannot be replaced: name a directory in it")
         if final.is_dir() and (other := _not_ours(final)):
             raise ExportError(f"{final}: holds other files ({other}): {ELSEWHERE}")
-        os.rmdir(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=parent))
+        os.rmdir(tempfile.mkdtemp(prefix=f".{final.name}.trial-", dir=parent))
     except OSError as error:
         raise ExportError(f"{final}: cannot be written: {reason(error)}: {ELSEWHERE}") from error
 
@@ -67,8 +69,8 @@ def atomic_output_dir(output_dir: Path) -> Iterator[Path]:
     """Yield a directory to write into, which becomes `output_dir` when the block succeeds.
 
     Until then it is a hidden directory next to it, locked while its process lives, and removed if
-    the block fails. The next export deletes or restores what a killed one left. Raises ExportError
-    for errors of the disk.
+    the block fails. The next export to the same parent deletes what killed ones left, and restores
+    an artifact that one was replacing. Raises ExportError for errors of the disk.
     """
     final = output_dir.resolve()
     partial: Path | None = None
@@ -130,8 +132,9 @@ def _recover(final: Path) -> None:
         shutil.rmtree(replaced)
     elif replaced.exists():
         replaced.rename(final)
-    for left in final.parent.glob(f".{glob.escape(final.name)}.partial-*"):
-        if _is_abandoned(left):
+    for left in final.parent.glob(".*.partial-*"):
+        own = left.name.startswith(f".{final.name}.partial-")
+        if (own or PARTIAL.fullmatch(left.name)) and _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -143,7 +146,7 @@ def _is_abandoned(partial: Path) -> bool:
     """Return whether no process has the lock; process ids mean nothing across containers."""
     try:
         handle = os.open(partial, os.O_RDONLY)
-    except FileNotFoundError:  # its export has just ended
+    except OSError:  # its export has just ended, or is another user's
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -196,7 +196,8 @@ def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:
 def test_partial_output_of_a_killed_export_is_removed_and_a_running_ones_is_kept(
     tmp_path: Path,
 ) -> None:
-    for name in (".artifact.partial-abandoned", ".another.partial-x"):
+    """Of any artifact in the same directory; what was not made by an export is kept."""
+    for name in (".artifact.partial-abandoned", ".another.partial-x", ".another.partial-abcd_123"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pte").write_bytes(b"half")
     with atomic_output_dir(tmp_path / "artifact") as running:
@@ -235,8 +236,8 @@ def test_a_killed_process_leaves_no_artifact_and_the_next_export_cleans_up(tmp_p
     process = subprocess.run([sys.executable, "-c", body, final], capture_output=True)
     assert process.returncode == -9
     assert not final.exists() and len(os.listdir(tmp_path)) == 1
-    write_artifact(final, "whole")
-    assert names(tmp_path) == ["artifact"]
+    write_artifact(tmp_path / "another", "whole")
+    assert names(tmp_path) == ["another"]
 
 
 def test_a_disk_without_room_for_the_weights_is_refused(tmp_path: Path) -> None:
