@@ -91,6 +91,30 @@ def test_the_process_ends_with_an_error_and_its_requests_too(
     assert isinstance(outcome, Failed)
 
 
+def test_the_log_says_when_the_server_is_ready(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_module, "CLOSE_SECONDS", 0.01)
+    service, listeners = service_of(lost, 60.0), bind(SPEC)
+    port = listeners[0].getsockname()[1]
+    submit(service)
+    with caplog.at_level("INFO"), pytest.raises(EagleError, match="the engine failed"):
+        asyncio.run(server_module._serve(service, SPEC, listeners))
+    line = f"ready: toy at http://127.0.0.1:{port}, context of 64 tokens, 1 requests in parallel"
+    assert line in caplog.messages
+
+
+def test_a_port_that_was_taken_while_the_artifact_was_loaded_is_an_error() -> None:
+    (listener,) = bind(SPEC)
+    port = listener.getsockname()[1]
+    (other,) = bind(ServeSpec(artifact=".", port=port))  # type: ignore[arg-type]
+    with other, listener:
+        other.listen()
+        line = r"cannot be listened on \(Address already in use\)"
+        with pytest.raises(EagleError, match=line):
+            asyncio.run(server_module._serve(service_of(lost, 60.0), SPEC, [listener]))
+
+
 def test_health_reports_it(service: LocalService) -> None:
     client = TestClient(make_app(service), "http://localhost")
     assert client.get("/health").json() == {"status": "ok"}
