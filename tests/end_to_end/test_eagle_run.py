@@ -15,10 +15,14 @@ from executorch.exir import to_edge
 from matplotlib.image import imread
 
 from eagle_aot.artifact import METHODS, Manifest, file_record
+from eagle_aot.artifact.locate import local_artifact
 from eagle_aot.common.errors import ArtifactError
+from eagle_aot.common.hub import Repository
+from eagle_aot.export.publish.push import push
 from eagle_aot.lab.training.tiny.stories import stories
-from eagle_aot.runtime_runner import load_artifact
+from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.cli import main
+from support.hub import WRITER, hub_server, use_hub
 from support.refusals import refuses
 
 OPTIONS = {
@@ -52,6 +56,24 @@ def run(*arguments: str | Path) -> Result:
 def copied(random_artifact: Path, tmp_path: Path) -> Path:
     """An artifact to damage."""
     return Path(shutil.copytree(random_artifact, tmp_path / "copy"))
+
+
+def test_published_artifact_answers_as_the_local_one(
+    tiny_artifact: Path, tiny: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub_server({}) as hub:
+        use_hub(hub, tmp_path, monkeypatch)
+        monkeypatch.setenv("HF_TOKEN", WRITER)
+        push(tiny_artifact, Repository("org/tiny"))
+        monkeypatch.delenv("HF_TOKEN")
+        options = ("--prompt", QUESTION, "--json", "--max-new-tokens", "12")
+        result = run("org/tiny", *options)
+        assert result.exit_code == 0, result.output
+        assert "org/tiny: downloads" in result.stderr
+        answer = json.loads(result.stdout)
+        assert answer["token_ids"] == tiny.generate(QUESTION, 12).token_ids
+        hub.requests.clear()
+        assert local_artifact("org/tiny").is_dir() and not hub.requests
 
 
 def test_the_options_are_frozen() -> None:
