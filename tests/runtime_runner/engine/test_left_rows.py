@@ -3,10 +3,13 @@
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
@@ -16,6 +19,7 @@ from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine import engine as engine_module
+from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from support.runner.engines import Requests, request_of, rounds_over, schedule_over
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
@@ -229,6 +233,21 @@ def test_no_key_that_a_ring_has_lost_is_read(seed: int, monkeypatch: pytest.Monk
     served.finish()
     served.check_texts()
     assert sum(rows > 0 for rows in served.reused.values()) > 20
+
+
+def test_slots_of_a_chunks_padding_are_written_too() -> None:
+    """It follows the images of a short prompt, in slots after those of the prompt."""
+    request = RunningRequest(0, request_of([1] * 5, 3))
+    chunks = iter([Chunk(0, 3, False, padding=7), Chunk(3, 5, False, padding=4)])
+    run_chunk = partial(torch.zeros, 1, 1)
+    for left, chunk in zip((2, 0), chunks, strict=True):
+        request.prefill = cast(
+            Any, SimpleNamespace(next_chunk=chunk, run_chunk=run_chunk, left=left)
+        )
+        request.run_chunk()
+    pool = Served(1).engine.sequence_pool
+    assert request.contents().scratch_rows == 7
+    assert pool.after(0, request.contents()).written == 5 + TAIL + 7
 
 
 SECRET = (11, 2, 16, 7, 4, 13)

@@ -392,6 +392,32 @@ def test_a_step_that_does_not_end_is_a_failure(engine: Engine, gate: Gate) -> No
     assert worker.failure is None and len(outcomes) == 1
 
 
+def test_a_callback_that_hangs_blocks_no_other_thread(engine: Engine) -> None:
+    """As a tokenizer's decoder may: health, signals and other requests are still answered."""
+    worker, released = Worker(engine, 2, max_step_seconds=0.01), threading.Event()
+    outcomes = list[RequestOutcome]()
+
+    def hang(tokens: list[int]) -> None:
+        released.wait(SECONDS)
+
+    def use() -> None:
+        worker.cancel(*worker.submit((generation_of([3], 3), outcomes.append)))
+        while worker.failure is None:
+            time.sleep(0.001)
+        worker.drain()
+        worker.end_all(EagleError("stopped"))
+
+    worker.submit((generation_of([1, 2], 3, hang), outcomes.append))
+    worker.start()
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(SECONDS / 2)
+    assert not thread.is_alive(), "it waits for the hanging one"
+    assert worker.pending == 0 and len(outcomes) == 2
+    released.set()
+    worker.close()
+
+
 def test_requests_from_many_threads(worker: Worker) -> None:
     right: list[bool] = []
 

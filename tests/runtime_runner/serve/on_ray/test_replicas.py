@@ -1,6 +1,7 @@
 """A server on Ray that does not start is reported in one line."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,15 @@ from eagle_aot.runtime_runner.serve.spec import ServeSpec
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
 
 from eagle_aot.runtime_runner.serve.on_ray import replicas as on_ray
+
+
+def test_ray_replaces_a_replica_whose_engine_has_failed() -> None:
+    replica = on_ray.Replica.__new__(on_ray.Replica)
+    replica._service = SimpleNamespace(failure=None)  # type: ignore[assignment]
+    replica.check_health()
+    replica._service = SimpleNamespace(failure="its thread has ended")  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match=r"^its thread has ended$"):
+        replica.check_health()
 
 
 def test_an_error_of_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
