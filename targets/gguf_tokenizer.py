@@ -15,6 +15,7 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from eagle_aot.common.errors import CheckpointError, EagleError, UnsupportedError
+from eagle_aot.common.tokenizer import PANIC
 from eagle_aot.targets.weight_files.gguf_file import GgufFile, TokenType
 
 PREFIX = "tokenizer.ggml."
@@ -22,6 +23,8 @@ BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
 BLANK = "\u2581"
 """What SentencePiece writes for a blank."""
 
+MAX_CHARACTERS = 1024
+"""Of a token; the time to find its merges grows with the square of their number."""
 READ_KEYS = {"model", "pre", "tokens", "token_type", "scores", "merges", "add_space_prefix",
              "add_bos_token"}  # fmt: skip
 REFUSED_UNLESS = {"add_eos_token": False, "add_sep_token": False, "remove_extra_whitespaces": False,
@@ -68,11 +71,14 @@ def write_tokenizer(file: GgufFile, directory: Path, way_out: str) -> None:
         backend = BUILDERS[kind](file, vocabulary, way_out)
     except EagleError:
         raise
-    except Exception as error:  # those of `tokenizers` have no type
+    except BaseException as error:  # those of `tokenizers` have no type, and panics no class
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
         raise CheckpointError(
             f"{file.path}: its tokenizer is damaged ({error}): {way_out}"
         ) from error
-    backend.add_special_tokens(list(vocabulary.added(TokenType.CONTROL)))
+    for kind in (TokenType.CONTROL, TokenType.UNKNOWN):
+        backend.add_special_tokens(list(vocabulary.added(kind)))
     backend.add_tokens(list(vocabulary.added(TokenType.USER_DEFINED)))
     bos = vocabulary.special("bos_token_id")
     if bos is not None and adds_bos(file):
@@ -106,6 +112,9 @@ class Vocabulary:
             raise CheckpointError(
                 f"{file.path}: {len(self.tokens)} tokens and {len(self.types)} token types"
             )
+        longest = max(map(len, self.tokens), default=0)
+        if longest > MAX_CHARACTERS:
+            raise CheckpointError(f"{file.path}: a token of {longest} characters")
         self.ids = {token: number for number, token in enumerate(self.tokens)}
 
     def special(self, key: str) -> str | None:
@@ -123,7 +132,7 @@ class Vocabulary:
         """Yield the tokens of a type, as tokens that are matched whole in a text."""
         for token, of_kind in zip(self.tokens, self.types, strict=True):
             if of_kind == kind and token:
-                yield AddedToken(token, normalized=False, special=kind == TokenType.CONTROL)
+                yield AddedToken(token, normalized=False, special=kind != TokenType.USER_DEFINED)
 
 
 def adds_bos(file: GgufFile) -> bool:

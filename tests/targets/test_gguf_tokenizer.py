@@ -31,7 +31,8 @@ WHOLE_WORD = "Ġword"
 PIECES = ["▁", "▁▁", "▁the", "the", "th", "he", "t", "h", "e", "▁t", "in", "i", "n", "1", "2", "12"]
 TEXTS = st.lists(
     st.sampled_from(["the", " word", "in", "'s", "'S", " ", "  ", "\n", "\t", "\r\n", "1", "23",
-                     "é", "中", "😀", "!", "...", "_", "㊋", *SPECIAL]),
+                     "é", "中", "😀", "!", "...", "_", "㊋", "<unk>", "<0x41>", "▁", "Ġ", "\u00a0",
+                     *SPECIAL]),
     min_size=1,
     max_size=12,
 ).map("".join)  # fmt: skip
@@ -158,6 +159,13 @@ def test_merges_that_contradict_the_vocabulary_are_refused(
 ) -> None:
     path = write_byte_level(tmp_path / "model.gguf", "gpt-2", **keys)
     with pytest.raises(CheckpointError, match=message):
+        tokenizer_directory(path)
+
+
+def test_a_token_whose_merges_would_take_minutes_is_refused(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", "llama", ["<s>", "</s>", "a" * 9999],
+                       [CONTROL, CONTROL, NORMAL], {"scores": [0.0, 0.0, 0.0]})  # fmt: skip
+    with pytest.raises(CheckpointError, match=r"model\.gguf: a token of 9999 characters"):
         tokenizer_directory(path)
 
 
