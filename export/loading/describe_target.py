@@ -9,7 +9,7 @@ import torch
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.text import one_line, printable
-from eagle_aot.export.loading.provenance import Provenance
+from eagle_aot.export.loading.provenance import Provenance, configured_eos_ids
 from eagle_aot.export.spec import NONE, ExportSpec
 from eagle_aot.targets import model_type
 from eagle_aot.targets.checkpoint import Checkpoint
@@ -53,8 +53,7 @@ def describe_target(path: Path) -> Description:
         "linears": count_by_format(matrix for matrix in matrices if matrix.is_linear),
         "formats": formats(matrices),
         "ignored": ignored_line(checkpoint).removeprefix("ignored: "),
-        "stop_ids": list(provenance.eos_ids),
-        **_tokenizer(provenance),
+        **_tokenizer(provenance, path),
     }
 
 
@@ -76,16 +75,22 @@ def formats(matrices: list[StoredMatrix]) -> list[dict[str, Any]]:
     ]
 
 
-def _tokenizer(provenance: Provenance) -> Description:
+def _tokenizer(provenance: Provenance, path: Path) -> Description:
     try:
         tokenizer = provenance.tokenizer
         return {
+            "stop_ids": list(provenance.eos_ids),
             "tokenizer": "loads",
             "chat_template": tokenizer.has_template,
             "adds_bos": tokenizer.adds_bos,
         }
     except CheckpointError as error:
-        return {"tokenizer": str(error), "chat_template": False, "adds_bos": False}
+        return {
+            "stop_ids": list(configured_eos_ids(path)),
+            "tokenizer": str(error),
+            "chat_template": False,
+            "adds_bos": False,
+        }
 
 
 def report(description: Description) -> list[str]:

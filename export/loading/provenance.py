@@ -191,7 +191,7 @@ def read_eos_ids(
     """
     if target_dir is None:
         return ()
-    ids = (*_configured_eos_ids(target_dir), *_tokenizer_eos_ids(target_dir, convert))
+    ids = (*configured_eos_ids(target_dir), *_tokenizer_eos_ids(target_dir, convert))
     return tuple(dict.fromkeys(ids))
 
 
@@ -209,7 +209,9 @@ def _tokenizer_eos_ids(
     return () if token_id is None else (token_id,)
 
 
-def _configured_eos_ids(target_dir: Path) -> tuple[int, ...]:
+def configured_eos_ids(target_dir: Path) -> tuple[int, ...]:
+    """Return the stop ids of `generation_config.json`, else of the config. Raises CheckpointError
+    for something other than an id or a list of ids."""
     for config in _stop_configs(target_dir):
         nested = config.section("text_config").values.get("eos_token_id")
         value = config.values.get("eos_token_id", nested)

@@ -81,6 +81,17 @@ def test_a_file_without_a_tokenizer_says_so_and_all_else(tmp_path: Path) -> None
     assert found["linears"]["int4"] == 20 and not found["chat_template"]
 
 
+def test_a_tokenizer_that_cannot_be_read_leaves_the_rest(tmp_path: Path) -> None:
+    for path in (TINY_DIR / "target").iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    damaged = tmp_path / "tokenizer.json"
+    damaged.unlink()
+    damaged.write_text("{}")
+    found = described(tmp_path)
+    assert found["linears"]["int4"] == 41 and found["stop_ids"] == [1, 4]
+    assert str(tmp_path) in found["tokenizer"] and not found["chat_template"]
+
+
 def test_directory_without_a_target_is_refused_in_one_line(tmp_path: Path) -> None:
     refuses(describe(tmp_path / "none"), "none: no such checkpoint directory or .gguf file")
     refuses(describe(tmp_path), "the directory is empty")
