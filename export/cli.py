@@ -46,6 +46,8 @@ def check(spec: ExportSpec) -> None:
 
     resolved = resolve(spec)
     report_drafter(spec, resolved)
+    if resolved.spec.is_dummy and not spec.is_dummy:
+        click.echo(f"{spec.target_model}: its geometry is checked, with random weights", err=True)
     for name, program in pipeline.check(resolved).items():
         click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
 

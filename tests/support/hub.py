@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ class HubRepository:
 
     def commit(self, branch: str, files: dict[str, bytes]) -> str:
         """Make `files` the content of a branch; return the commit."""
-        content = repr(sorted(files.items())) + branch
-        commit = hashlib.sha1(content.encode()).hexdigest()
+        listed = repr([branch, *sorted((name, sha256(content)) for name, content in files.items())])
+        commit = hashlib.sha1(listed.encode()).hexdigest()
         self.branches[branch], self.commits[commit] = commit, files
         return commit
 
@@ -140,10 +141,12 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
+@cache
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+@cache
 def blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
@@ -367,10 +370,10 @@ class Handler(BaseHTTPRequestHandler):
 
 def entry(name: str, content: bytes) -> dict[str, Any]:
     """Return a file as the Hub lists it."""
-    listed: dict[str, Any] = {
-        "type": "file", "path": name, "size": len(content), "oid": blob_id(content)
-    }  # fmt: skip
-    if len(content) >= LFS_BYTES:
+    listed: dict[str, Any] = {"type": "file", "path": name, "size": len(content)}
+    if len(content) < LFS_BYTES:
+        listed["oid"] = blob_id(content)
+    else:
         lfs = {"oid": sha256(content), "size": len(content), "pointerSize": 134}
         listed |= {"oid": "0" * 40, "lfs": lfs}
     return listed

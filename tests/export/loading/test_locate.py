@@ -19,9 +19,10 @@ from eagle_aot.common.errors import (
     UnsupportedError,
 )
 from eagle_aot.common.hub import Repository
-from eagle_aot.export import ExportSpec, resolve_checkpoints
+from eagle_aot.export import ExportSpec, pipeline, resolve_checkpoints
 from eagle_aot.export.cli import main
 from eagle_aot.export.inspect_cli import main as inspect
+from eagle_aot.export.loading.locate import local_checkpoint
 from eagle_aot.targets import TARGETS
 from eagle_aot.targets.hub import PUBLIC_PAIRS, checkpoint_files
 from support.hub import Hub, HubRepository, files_of, hub_server, use_hub
@@ -195,11 +196,9 @@ def test_wrong_names_are_refused_before_any_download(
 
 
 def test_checkpoints_are_described_by_name(hub: Hub) -> None:
-    target = CliRunner().invoke(inspect, ["target", "org/Tiny", "--json"])
-    assert json.loads(target.stdout)["model_type"] == "gemma4_text"
-    for name in ("org/head", "gemma4-tiny"):
-        head = CliRunner().invoke(inspect, ["draft", name, "--json"])
-        assert json.loads(head.stdout)["drafter"] == "eagle3"
+    assert named(local_checkpoint("org/Tiny")) == "org/Tiny"
+    head = CliRunner().invoke(inspect, ["draft", "org/head", "--json"])
+    assert json.loads(head.stdout)["drafter"] == "eagle3"
     published = CliRunner().invoke(inspect, ["draft", "gemma4-31b"])  # the tiny head stands for it
     assert published.exit_code == 1
     assert "hidden size is 5376, the head was made for 256" in published.stderr
@@ -226,3 +225,9 @@ def test_check_of_a_registered_target_needs_no_weights(hub: Hub, drafter: Any) -
     assert not resolved("gemma4-tiny", check_only=True).is_dummy
     with pytest.raises(SettingError, match="--target-dir is needed: qwen3"):
         resolved("qwen3", check_only=True)
+
+
+def test_check_says_that_weights_are_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "check", lambda resolved: {})  # tracing takes a minute
+    result = CliRunner().invoke(main, ["--target-model", "gemma4-31b", "--check-only"])
+    assert result.stderr == "gemma4-31b: its geometry is checked, with random weights\n"
