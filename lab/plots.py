@@ -84,9 +84,7 @@ def check_plot(path: Path) -> None:
     if not os.path.isdir(path.parent):
         raise SettingError(f"--plot {path}: there is no such directory")
     if find_spec("matplotlib") is None:
-        raise UnsupportedError(
-            '--plot needs matplotlib: pip install ".[bench]" in a checkout of eagle-aot'
-        )
+        raise UnsupportedError('--plot needs matplotlib: pip install "eagle-aot[bench]"')
     try:
         open_for_writing(path)
     except OSError as error:

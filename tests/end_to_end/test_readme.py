@@ -36,6 +36,7 @@ MODULES = {
     "eagle-inspect": "eagle_aot.export.inspect_cli",
     "eagle-run": "eagle_aot.runtime_runner.cli",
     "eagle-serve": "eagle_aot.runtime_runner.serve.cli",
+    "eagle-train": "eagle_aot.lab.training.heads.cli",
 }
 OTHER_PROJECTS = {"lm_eval", "pip"}
 

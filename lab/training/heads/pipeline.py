@@ -156,7 +156,7 @@ def run_head(run: Run) -> None:
     record(
         run.spec.output_dir / "training.json",
         {
-            "target": {"name": run.spec.target_model, "sha256": run.target_sha256},
+            "target": {"name": run.target_model, "sha256": run.target_sha256},
             **progress.summary(),
             "seconds_in_all": round(time.monotonic() - started, 1),
             "texts": len(corpus.lengths),
@@ -206,7 +206,7 @@ def written_draft(run: Run) -> Eagle3Draft:
 def _save(run: Run, draft: Eagle3Draft) -> None:
     save_head(
         draft,
-        Verifier.read(run.target_dir, run.spec.target_model),
+        Verifier.read(run.target_dir, run.target_model),
         run.spec.chain_len,
         run.head_dir,
         head_format=run.spec.head_format,

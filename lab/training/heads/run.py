@@ -15,9 +15,11 @@ from eagle_aot.artifact import P_EAGLE
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option, check_fields
 from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export.loading.checkpoints import target_name
+from eagle_aot.export.loading.locate import locate
 from eagle_aot.export.loading.provenance import identity, read_eos_ids
 from eagle_aot.export.loading.tokenizer import convert_tokenizer
-from eagle_aot.export.spec import checked_tap_layers
+from eagle_aot.export.spec import AUTO, ExportSpec, checked_tap_layers
 from eagle_aot.lab.training.heads.draft import HeadSizes
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
 from eagle_aot.lab.training.heads.learned_mask import LAYERS
@@ -99,7 +101,7 @@ class Run:
     def __init__(self, spec: TrainSpec) -> None:
         """Raises SettingError for a target or a device that does not exist."""
         self.spec, self.device = spec, torch.device(chosen_device(spec.device))
-        self.target_dir = target_directory(spec)
+        self.target_model, self.target_dir = located_target(spec)
         self.compile = self.device.type == "cuda" if spec.compile is None else spec.compile
         self.head_dir = spec.output_dir / "head"
         self.sizes = HeadSizes(
@@ -118,8 +120,8 @@ class Run:
     @cached_property
     def target(self) -> FrozenTarget:
         """The target on the device, read when it is first needed."""
-        auto = self.spec.target_model == "auto"
-        name = model_type(Checkpoint(self.target_dir)) if auto else self.spec.target_model
+        auto = self.target_model == AUTO
+        name = model_type(Checkpoint(self.target_dir)) if auto else self.target_model
         return read_target(name, self.target_dir, self.device)
 
     @cached_property
@@ -177,14 +179,21 @@ class Run:
         )
 
 
-def target_directory(spec: TrainSpec) -> Path:
-    """Return the target's directory. Raises SettingError where none is named, or none exists."""
-    directory = spec.target_dir or get_target(spec.target_model).target_dir
+def located_target(spec: TrainSpec) -> tuple[str, Path]:
+    """Return the target's name and directory; what is no path is downloaded.
+
+    Raises SettingError where none is named, or none exists, and HubError.
+    """
+    target = locate(
+        ExportSpec(target_model=spec.target_model, target_dir=spec.target_dir, drafter="ngram")
+    )
+    name = target_name(target)
+    directory = target.target_dir or get_target(name).target_dir
     if directory is None:
-        raise SettingError(f"--target-dir is needed: {spec.target_model} is read from a directory")
+        raise SettingError(f"--target-dir is needed: {name} is read from a directory")
     if not is_checkpoint(directory):
         raise SettingError(f"--target-dir {why_no_checkpoint(directory)}")
-    return directory
+    return name, directory
 
 
 def identity_of(**facts: Any) -> str:

@@ -110,9 +110,7 @@ def given_options(*, but: Collection[str]) -> list[str]:
 def check_installed(name: str, *, extra: str) -> None:
     """Raise UnsupportedError unless a package of one of our extras is installed."""
     if importlib.util.find_spec(name) is None:
-        raise UnsupportedError(
-            f'{name} is not installed: run pip install ".[{extra}]" in a checkout of eagle-aot'
-        )
+        raise UnsupportedError(f'{name} is not installed: run pip install "eagle-aot[{extra}]"')
 
 
 def user_error_line(error: Exception) -> str | None:

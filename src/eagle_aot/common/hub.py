@@ -216,6 +216,20 @@ def _snapshot(repository_id: str, commit: str) -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser().absolute() / folder / "snapshots" / commit
 
 
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids requests."""
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
+
+
+def cache_directory() -> Path:
+    """Return the directory next to the Hub's cache for downloads from elsewhere."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser().absolute().parent / "eagle-aot"
+
+
 def _check_disk(needed: int) -> None:
     """Raise HubError unless the disk of the cache has `needed` bytes free."""
     from huggingface_hub import constants

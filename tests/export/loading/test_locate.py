@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from huggingface_hub import constants
 from msgspec.structs import replace
 
 from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.errors import (
     CheckpointNotFoundError,
     EagleError,
+    HubError,
     SettingError,
     UnsupportedError,
 )
@@ -22,6 +24,7 @@ from eagle_aot.common.hub import Repository
 from eagle_aot.export import ExportSpec, pipeline, resolve_checkpoints
 from eagle_aot.export.cli import main
 from eagle_aot.export.inspect_cli import main as inspect
+from eagle_aot.export.loading import locate
 from eagle_aot.export.loading.locate import local_checkpoint
 from eagle_aot.targets import TARGETS
 from eagle_aot.targets.hub import PUBLIC_PAIRS, checkpoint_files
@@ -143,6 +146,22 @@ def test_drafters_of_a_registered_target_have_names(hub: Hub) -> None:
     directory = resolved("gemma4-31b", drafter="dflash", target_dir=TINY.target_dir)
     assert named(directory.draft_dir) == DFLASH and directory.target_dir == TINY.target_dir
     assert resolved("gemma4-31b", target_dir=TINY.target_dir).draft_dir is None
+
+
+def test_smollm2_comes_from_the_package_index_where_the_hub_does_not_have_it(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory := tmp_path / "eagle-aot" / "smollm2-135m").mkdir(parents=True)
+    (directory / "config.json").write_bytes(TARGET["config.json"])
+    (directory / "model.safetensors").touch()
+    monkeypatch.setattr(locate, "get_smollm2", lambda directory: directory)
+    assert resolved("smollm2-135m").target_dir == directory
+    assert "comes from the package index instead" in capsys.readouterr().err
+    with pytest.raises(HubError, match=r"HuggingFaceTB/.*: neither a path here nor a repo"):
+        resolved("smollm2-135m", draft_model="org/no")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match="HF_HUB_OFFLINE is set"):
+        resolved("smollm2-135m")
 
 
 def test_repository_is_read_by_its_config(hub: Hub) -> None:

@@ -1,15 +1,4 @@
-"""Train an EAGLE-3 or P-EAGLE draft head for a target, on answers that the target itself writes.
-
-\b
-    scripts/get_smollm2 smollm2
-    python scripts/train_head.py --target-model smollm2-135m --target-dir smollm2 --output-dir run
-    eagle-export --target-model smollm2-135m --target-dir smollm2 --draft-dir run/head \\
-        --output-dir smollm2-trained
-
-The parts, by name or all of them: `prompts` makes prompts of many kinds, `answers` lets the target
-answer them, `head` trains, `evaluate` measures the written head on --eval-prompts-jsonl. The same
-command continues a run that was stopped. Writes OUTPUT_DIR/head and OUTPUT_DIR/training.json.
-"""
+"""`eagle-train`: trains a draft head for a target."""
 
 import click
 import torch
@@ -39,6 +28,18 @@ PARTS = ("all", "prompts", "answers", "head", "evaluate")
 @smoke_option(SMOKE_DEFAULTS)
 @spec_command(TrainSpec)
 def main(spec: TrainSpec) -> None:
+    """Train an EAGLE-3 or P-EAGLE draft head for a target, on answers that the target itself
+    writes.
+
+    \b
+        eagle-train --target-model smollm2-135m --output-dir run
+        eagle-export --target-model smollm2-135m --draft-dir run/head --output-dir smollm2-trained
+
+    The parts, by name or all of them: `prompts` makes prompts of many kinds, `answers` lets the
+    target answer them, `head` trains, `evaluate` measures the written head on --eval-prompts-jsonl.
+    The same command continues a run that was stopped. Writes OUTPUT_DIR/head and
+    OUTPUT_DIR/training.json.
+    """
     run = Run(spec)
     torch.set_float32_matmul_precision("high")  # TF32 where autocast does not apply
     if spec.part == "evaluate" and spec.eval_prompts_jsonl is None:
@@ -52,8 +53,3 @@ def main(spec: TrainSpec) -> None:
         run_head(run)
     if spec.part in ("all", "evaluate") and spec.eval_prompts_jsonl is not None:
         run_evaluate(run, spec.eval_prompts_jsonl)
-
-
-main.help = __doc__
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
-"""The script from a target to a head that belongs to it, in parts that resume where they stop."""
+"""`eagle-train`: from a target to a head that belongs to it, in parts that resume."""
 
 import itertools
 import json
-import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from eagle_aot.export.drafters.eagle3.self_test import readings_of
 from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.export.self_test.text import continue_greedily
 from eagle_aot.export.self_test.verdict import rank
+from eagle_aot.lab.training.heads.cli import main
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
@@ -33,11 +33,7 @@ HEAD = [*SIZES, "--steps", "36"]
 EOS_IDS = (1, 4)
 
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train_head.py"
-
-
 def run(*arguments: object) -> Result:
-    main = runpy.run_path(str(SCRIPT))["main"]
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
