@@ -3,10 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from weakref import WeakSet
+
+import msgspec
 
 from eagle_aot.artifact import Constants, ImageInputs, tokenizer_files
 from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.common.memory import release_memory
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
@@ -31,10 +35,12 @@ from eagle_aot.runtime_runner.frontend.generation import (
     Callbacks,
     Generation,
     Result,
+    TextIterator,
     generate,
     generate_in_order,
+    successful,
 )
-from eagle_aot.runtime_runner.frontend.parameters import DEFAULTS, GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.frontend.stream import TextStream, decode_answer
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
@@ -44,8 +50,13 @@ from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams,
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
+PARTS = "executor", "drafter", "target", "reader", "batch", "_session", "engine"
+"""Attributes of a runner that have the program, its weights and caches, or the tokenizer."""
+
+
 class Runner:
-    """An opened artifact. It generates one text at a time or, with its `engine`, several."""
+    """An opened artifact. It generates one text at a time or, with its `engine`, several. A context
+    manager, which closes it."""
 
     def __init__(
         self,
@@ -80,6 +91,34 @@ class Runner:
             self._session.rounds, self._session.chooser, self.adaptive_schedule
         )
         self.engine = Engine(schedule, prompt_share, reuse=reuse)
+        self._iterators: WeakSet[Any] = WeakSet()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:  # else every name would be an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise SettingError for a part that `close` has freed."""
+            if name in PARTS and "directory" in vars(self):
+                raise SettingError(f"{self.directory}: is closed: open it with load_artifact again")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def close(self) -> None:
+        """Free the program, its weights and its caches. Open iterators end; other methods raise
+        SettingError afterwards. Raises SettingError while an `AsyncRunner` runs it."""
+        if "engine" not in vars(self):
+            return
+        if self.engine.has_thread:
+            raise SettingError(f"{self.directory}: an AsyncRunner runs it: close that first")
+        for iterator in list(self._iterators):
+            iterator.close()
+        for name in PARTS:
+            delattr(self, name)
+        release_memory()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -94,10 +133,11 @@ class Runner:
     def generate(
         self,
         prompt: AnyPrompt,
-        max_new_tokens: int = DEFAULTS.max_new_tokens,
+        max_new_tokens: int | None = None,
         chain_len: ChainLen | None = None,
-        speculate: bool = True,
+        speculate: bool | None = None,
         *,
+        sampling_params: SamplingParams | None = None,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
         on_tokens: Callable[[list[int]], None] = lambda tokens: None,
@@ -110,18 +150,58 @@ class Runner:
 
         `images` are images in the prompt, each of `image_tokens` rows at most: files, their bytes,
         `data:` URLs, PIL images, or rows [count, H] that another encoder made. `options` are the
-        other fields of `GenerationParams`. `on_tokens` is called with each run of new tokens,
-        `on_text` with new text: whole characters, without the beginning of a stop text. `cancelled`
-        is called after each token; the generation ends when it returns True.
+        other fields of `GenerationParams`; they replace those of `sampling_params`, which may be
+        `GenerationParams`, too. `on_tokens` is called with each run of new tokens, `on_text` with
+        new text: whole characters, without the beginning of a stop text. `cancelled` is called
+        after each token; the generation ends when it returns True.
 
         Raises PromptError for a prompt that does not fit, SettingError for an argument outside its
-        range, and ArtifactError for text where the artifact has no tokenizer.
+        range and while another generation is open, and ArtifactError for text where the artifact
+        has no tokenizer.
         """
-        params = GenerationParams(
-            max_new_tokens=max_new_tokens, chain_len=chain_len, speculate=speculate, **options
-        )
+        options |= {
+            "max_new_tokens": max_new_tokens, "chain_len": chain_len, "speculate": speculate
+        }  # fmt: skip
+        params = GenerationParams.of(sampling_params, options)
         tokenized = self.read(prompt, params, images, image_tokens)
         return self.answer(tokenized, params, Callbacks(on_tokens, on_text, cancelled))
+
+    def stream(
+        self,
+        prompt: AnyPrompt,
+        max_new_tokens: int | None = None,
+        *,
+        sampling_params: SamplingParams | None = None,
+        images: Sequence[Source] = (),
+        image_tokens: int | None = None,
+        **options: Any,
+    ) -> TextIterator:
+        """Continue a prompt as `generate` does, and return an iterator over the parts of its text:
+        whole characters, without the beginning of a stop text. Its `result` is that of `generate`.
+        """
+        params = GenerationParams.of(sampling_params, options | {"max_new_tokens": max_new_tokens})
+        check_single(params)
+        tokenized = self.read(prompt, params, images, image_tokens)
+        iterator = TextIterator(
+            self.engine, lambda calls: self.generation(tokenized, params.drawn(), calls)
+        )
+        self._iterators.add(iterator)
+        return iterator
+
+    def generate_batch(
+        self,
+        prompts: Iterable[AnyPrompt],
+        max_new_tokens: int | None = None,
+        *,
+        batch_size: int | None = None,
+        sampling_params: SamplingParams | None = None,
+        **options: Any,
+    ) -> list[Result]:
+        """Continue prompts as `generate_many` does, and return all results in the order of the
+        prompts. Raises as `generate` does, and the exception of a failed forward."""
+        params = GenerationParams.of(sampling_params, options | {"max_new_tokens": max_new_tokens})
+        outcomes = self.generate_many(prompts, batch_size, **msgspec.structs.asdict(params))
+        return [successful(outcome) for outcome in outcomes]
 
     def read(
         self,
@@ -147,8 +227,7 @@ class Runner:
     ) -> Result:
         """Continue a prompt as `generate` does, with all parameters in one value. The `parameters`
         of an earlier result give the same tokens for its prompt."""
-        if params.n > 1:
-            raise SettingError(f"n {params.n}: this gives one answer: use generate_many")
+        check_single(params)
         return generate(self.engine, self.generation(prompt, params.drawn(), callbacks))
 
     def generate_many(
@@ -180,7 +259,9 @@ class Runner:
         generations = (
             generation(prompt, each) for prompt in prompts for each in params.answers()
         )  # each prompt draws a seed of its own
-        return generate_in_order(self.engine, generations, checked_size)
+        iterator = generate_in_order(self.engine, generations, checked_size)
+        self._iterators.add(iterator)
+        return iterator
 
     def request(self, prompt: AnyPrompt, params: GenerationParams) -> Request:
         """Return a request for the engine, whose events the caller processes. Raises as `generate`
@@ -343,3 +424,9 @@ class Runner:
                 raise SettingError(f"{setting}: not measured: call warm_up first")
             self.engine.sequence_pool.forget()
         return self._session.adaptive(trees)
+
+
+def check_single(params: GenerationParams) -> None:
+    """Raise SettingError for parameters of several answers to a prompt."""
+    if params.n > 1:
+        raise SettingError(f"n {params.n}: this gives one answer: use generate_batch")

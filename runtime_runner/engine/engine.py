@@ -57,6 +57,8 @@ class Engine:
         self.waiting: deque[RunningRequest] = deque()
         self.prefilling: list[RunningRequest] = []
         self.running: list[RunningRequest] = []
+        self.has_thread = False
+        """Whether a thread of its own calls `step`, so that nothing else may."""
         self.on_launched: Callable[[], None] = lambda: None
         """Called after each launch, before its result is read."""
         self._share, self._turns = PromptShare(prompt_share), PromptTurns()

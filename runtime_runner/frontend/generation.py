@@ -1,10 +1,11 @@
 """Generations: requests to the engine, and their results."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine.engine import Engine
 from eagle_aot.runtime_runner.engine.request import (
@@ -178,9 +179,79 @@ class Generation:
 def generate(engine: Engine, generation: Generation) -> Result:
     """Run one generation alone. Raises the exception of a failed forward or of a callback."""
     (outcome,) = generate_in_order(engine, [generation], 1)
+    return successful(outcome)
+
+
+class TextIterator:
+    """Iterates over the text of one generation that runs alone, in parts, as they are decoded.
+
+    `result` is the whole result after the last part. A generation whose iterator is closed or
+    dropped before is cancelled. Raises the exception of a failed forward.
+    """
+
+    def __init__(self, engine: Engine, begin: Callable[[Callbacks], Generation]) -> None:
+        """`begin` makes the generation with callbacks."""
+        parts, self._results = deque[str](), list[Result]()
+        generation = begin(Callbacks(on_text=parts.append))
+        self._parts = generate_parts(engine, generation, parts, self._results)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._parts)
+
+    @property
+    def result(self) -> Result | None:
+        """The whole result, None before the end of the text."""
+        return self._results[0] if self._results else None
+
+    def close(self) -> None:
+        """Cancel the generation unless it has ended."""
+        self._parts.close()
+
+
+def generate_parts(
+    engine: Engine, generation: Generation, parts: deque[str], results: list[Result]
+) -> Generator[str, None, None]:
+    """Run one generation alone, and yield the `parts` that its callback has added after each step.
+    Adds its result to `results`."""
+    check_idle(engine)
+    pending = PendingRequests(engine)
+    number = pending.add(generation)
+    try:
+        while len(pending):
+            for event in engine.step():
+                outcome = pending.take(event)
+            while parts:
+                yield parts.popleft()
+    except GeneratorExit:
+        engine.cancel(number)
+        engine.step()
+        raise
+    except BaseException:
+        engine.abandon()
+        raise
+    assert outcome is not None, "the last event has one"
+    results.append(successful(outcome))
+
+
+def successful(outcome: Result | Failed) -> Result:
+    """Return a result. Raises the exception of a failed forward or of a callback."""
     if isinstance(outcome, Failed):
         raise outcome.cause
     return outcome
+
+
+def check_idle(engine: Engine) -> None:
+    """Raise SettingError while others run an engine, whose events they would miss."""
+    if engine.has_thread:
+        raise SettingError("an AsyncRunner runs this artifact: use its methods, or close it")
+    if engine.busy:
+        raise SettingError(
+            "another generation has not ended: read it to its end or close() it; AsyncRunner runs "
+            "several in parallel"
+        )
 
 
 def generate_in_order(
@@ -188,6 +259,7 @@ def generate_in_order(
 ) -> Iterator[Result | Failed]:
     """Run generations, `batch_size` of them at a time. Yields their outcomes in the order of the
     generations, and those that had failed before in their places."""
+    check_idle(engine)
     coming, pending = iter(generations), PendingRequests(engine)
     order, done = deque[RequestId | Failed](), dict[RequestId, Result | Failed]()
     try:

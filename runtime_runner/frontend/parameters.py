@@ -79,6 +79,13 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
         if len(self.stop_texts) > MAX_STOP_TEXTS:
             raise SettingError(f"{len(self.stop_texts)} stop texts: at most {MAX_STOP_TEXTS}")
 
+    @classmethod
+    def of(cls, params: SamplingParams | None, fields: Mapping[str, Any]) -> Self:
+        """Return `params` with other values of `fields`; None leaves a field as it is. Raises
+        SettingError."""
+        values = {} if params is None else msgspec.structs.asdict(params)
+        return cls(**values | {name: v for name, v in fields.items() if v is not None})
+
     def answers(self) -> list[Self]:
         """Return the parameters of each of the `n` answers, which have seeds of their own and
         reuse the prompt's rows."""

@@ -108,6 +108,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the thread. Call it once."""
+        self._engine.has_thread = True
         self._thread.start()
 
     def close(self) -> None:
@@ -118,6 +119,7 @@ class Worker:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
+        self._engine.has_thread = self._thread.is_alive()
 
     @property
     def failure(self) -> str | None:

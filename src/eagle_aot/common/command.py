@@ -6,7 +6,8 @@ import logging
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -66,13 +67,10 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
 
     @functools.wraps(body)
     def run(**options: Any) -> None:
-        if not sys.warnoptions:
-            warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
         open_standard_streams()
         try:
             check_address_space()
-            with persistent_interrupts():
+            with silenced_libraries(), persistent_interrupts():
                 body(**options)
         except EagleError as error:
             raise click.ClickException(one_line(str(error))) from error
@@ -85,13 +83,25 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
             if line is None:
                 raise
             raise click.ClickException(one_line(line)) from error
-        finally:
-            logging.disable(logging.NOTSET)
 
     command = click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})(
         run
     )
     return click.version_option(__version__, prog_name="eagle-aot")(command)
+
+
+@contextmanager
+def silenced_libraries() -> Iterator[None]:
+    """Suppress warnings of libraries, except when Python is started with -W."""
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
 
 
 def given_options(*, but: Collection[str]) -> list[str]:

@@ -1,5 +1,7 @@
 """Memory of this process and of devices, and errors that report a lack of it."""
 
+import ctypes
+import gc
 import re
 import resource
 import sys
@@ -46,6 +48,17 @@ def host_own_peak_bytes() -> int:
         int(status[name].split()[0]) << 10 for name in ("VmHWM", "RssShmem", "RssFile")
     )
     return max(peak - sum(shared), 0)
+
+
+def release_memory() -> None:
+    """Free objects that only refer to each other, and return what allocators keep to the system."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of the GNU C library
+        trim(0)
 
 
 def host_free_bytes() -> int | None:

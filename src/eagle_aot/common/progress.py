@@ -34,8 +34,14 @@ class Progress:
     Prints them to stderr: all stages to a terminal, otherwise those that took `LOG_AFTER_SECONDS`.
     """
 
-    def __init__(self) -> None:
-        self.console = Console(file=sys.stderr)  # this stream, even if it is redirected later
+    def __init__(self, on_stage: Callable[[str], None] | None = None) -> None:
+        """With `on_stage`, which is called with the name of each stage as it begins, nothing is
+        printed."""
+        self._on_stage = on_stage or (lambda name: None)
+        quiet = on_stage is not None  # stderr as it is now, even if it is redirected later
+        self.console = Console(
+            file=sys.stderr, quiet=quiet, force_terminal=False if quiet else None
+        )
         self.stages: list[Stage] = []
         self._parallel: list[ParallelStage] = []
 
@@ -91,7 +97,8 @@ class Progress:
     def _shown(self, name: str) -> Iterator[Callable[[str], None]]:
         """Show the stage's name with a clock; yields a function that shows another name."""
         if not self.console.is_terminal:
-            yield lambda name: None
+            self._on_stage(name)
+            yield self._on_stage
             return
         columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
         with Bar(*columns, console=self.console, transient=True) as bar:
