@@ -23,7 +23,15 @@ WITH_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_json
 
 @spec_command(ExportSpec)
 def main(spec: ExportSpec) -> None:
-    """Export a target model, with a draft head or alone, to one ExecuTorch program."""
+    """Export a target model, with a draft head or alone, to one ExecuTorch program.
+
+    \b
+        eagle-export --target-model gemma4-tiny
+        eagle-export --target-model gemma4-31b --drafter dflash
+        eagle-export --target-model ORG/NAME --draft-model ORG/HEAD
+        eagle-export --target-model model.gguf --cpu-weights int8
+        eagle-export --target-model gemma4-31b --check-only
+    """
     with ended_by_sigterm():
         if spec.reproduce is not None:
             reproduce(spec)

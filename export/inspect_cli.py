@@ -25,7 +25,14 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="eagle-aot")
 def main() -> None:
-    """Describe targets, draft heads and artifacts without exporting."""
+    """Describe targets, draft heads and artifacts without exporting.
+
+    \b
+        eagle-inspect targets
+        eagle-inspect target smollm2
+        eagle-inspect draft gemma4-tiny
+        eagle-inspect artifact gemma4-tiny-xnnpack
+    """
 
 
 @as_json_option

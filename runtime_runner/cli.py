@@ -121,6 +121,11 @@ def main(spec: RunSpec) -> None:
     """Generate from ARTIFACT, speculating with its own drafter or with ngram.
 
     ARTIFACT is a directory, or a repository on the Hugging Face Hub, ORG/NAME[@REVISION].
+
+    \b
+        eagle-run gemma4-tiny-xnnpack --prompt "What is 3 times 4?"
+        eagle-run gemma4-tiny-xnnpack --chat --temperature 0.8 --seed 7
+        eagle-run ORG/NAME --prompts-jsonl prompts.jsonl --json --tree auto
     """
     if spec.chat:
         chat(spec)

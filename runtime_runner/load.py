@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from eagle_aot.artifact import COPY_ROWS, Constants, Manifest
+from eagle_aot.artifact import COPY_ROWS, MANIFEST, Constants, Manifest
 from eagle_aot.artifact.locate import local_artifact
 from eagle_aot.artifact.verified import Snapshot
 from eagle_aot.common.errors import ArtifactError
+from eagle_aot.common.text import nearest
 from eagle_aot.runtime_runner.drafters import drafter_factory, read_draft_ids
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.program.executor import open_program
@@ -39,7 +40,10 @@ def load_artifact(
     """
     directory = local_artifact(path)
     if not directory.is_dir():
-        raise ArtifactError(f"{directory}: no such artifact directory")
+        siblings = (path.parent.name for path in directory.parent.glob(f"*/{MANIFEST}"))
+        raise ArtifactError(
+            f"{directory}: no such artifact directory{nearest(directory.name, siblings)}"
+        )
     manifest = Manifest.read(directory)
     snapshot = Snapshot(manifest, directory)
     verify(manifest, directory)

@@ -49,7 +49,6 @@ from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams, recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
-
 PARTS = "executor", "drafter", "target", "reader", "batch", "_session", "engine"
 """Attributes of a runner that have the program, its weights and caches, or the tokenizer."""
 

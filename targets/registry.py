@@ -1,6 +1,5 @@
 """The table of supported targets."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
+from eagle_aot.common.text import nearest
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
@@ -84,11 +84,9 @@ def get_target(name: str) -> TargetSpec:
         load = LOADERS.get(name, _load_any)
         return TargetSpec(name=name, summary="by config.json", load=load, dummy=None)
     if name not in TARGETS:
-        near = difflib.get_close_matches(name.lower(), TARGETS, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ";"
         raise SettingError(
-            f"unknown target {name!r}{meant} known targets: {', '.join(TARGETS)}; or name a "
-            "repository, ORG/NAME, a directory or a .gguf file"
+            f"unknown target {name!r}{nearest(name, TARGETS) or ';'} known targets: "
+            f"{', '.join(TARGETS)}; or name a repository, ORG/NAME, a directory or a .gguf file"
         )
     return TARGETS[name]
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from eagle_aot.common.command import Command
+from eagle_aot.common.text import nearest
 
 PARTS = {
     "rounds": "eagle_aot.lab.bench.rounds",
@@ -54,7 +55,9 @@ def split_part(args: list[str]) -> tuple[str, list[str]]:
         else:
             rest.append(word)
     if name not in PARTS:
-        raise click.UsageError(f"--part {name!r}: must be one of {', '.join(PARTS)}")
+        raise click.UsageError(
+            f"--part {name!r}: must be one of {', '.join(PARTS)}{nearest(name, PARTS)}"
+        )
     return name, rest
 
 

@@ -116,6 +116,10 @@ def main(spec: RoundsSpec) -> None:
 
     Texts are random, and speeds are projected for the given tokens per round: eagle-run reports how
     many there are on your own text.
+
+    \b
+        eagle-bench gemma4-tiny-xnnpack
+        eagle-bench gemma4-tiny-xnnpack --part prefix --json
     """
     in_use_before, progress = bytes_in_use(), Progress()
     with progress.stage("load"):

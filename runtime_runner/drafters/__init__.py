@@ -17,6 +17,7 @@ from eagle_aot.artifact import (
     Manifest,
 )
 from eagle_aot.common.errors import ArtifactError, SettingError
+from eagle_aot.common.text import nearest
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, PEagleDrafter
@@ -53,7 +54,8 @@ def drafter_factory(
             f"{', '.join(KINDS)}: run it with the version that exported it"
         )
     if kind not in KINDS:
-        raise SettingError(f"drafter {kind!r} is not known: there are {', '.join(KINDS)}")
+        known = f"there are {', '.join(KINDS)}{nearest(kind, KINDS)}"
+        raise SettingError(f"drafter {kind!r} is not known: {known}")
     missing = [method for method in DRAFTERS[kind] if method not in manifest.methods]
     if missing and requested is not None:
         raise SettingError(

@@ -24,7 +24,12 @@ AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any
 @spec_command(ServeSpec)
 def main(spec: ServeSpec) -> None:
     """Serve ARTIFACT: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, and a
-    chat at /."""
+    chat at /.
+
+    \b
+        eagle-serve gemma4-tiny-xnnpack
+        eagle-serve ORG/NAME --host 0.0.0.0 --api-key-file keys.txt
+    """
     for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
         check_installed(name, extra="serve")
     keys = spec.read_keys()

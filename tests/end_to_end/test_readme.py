@@ -9,10 +9,15 @@ import shlex
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
 
+from eagle_aot.export import pipeline
+from eagle_aot.export.resolution import ResolvedExport
 from eagle_aot.lab.training.tiny.stories import final_answer, is_held_out
 from eagle_aot.runtime_runner import Runner
 
@@ -25,7 +30,7 @@ PAGES = {
     path: path.read_text(encoding="utf-8")
     for path in (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", INDEX, *DOCS)
 }
-LONGEST_README, LONGEST_DOCS = 130, 1300  # lines
+LONGEST_README, LONGEST_DOCS = 130, 1360  # lines
 ANSWERS = {"Ada has 27 marbles": 189, "If Mei owns 7 oranges": 63}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 MODULES = {
@@ -108,11 +113,63 @@ def test_index_lists_every_results_file_once() -> None:
     assert sorted(link for link in links(INDEX) if link.endswith(".txt")) == results
 
 
+def python_blocks(page: Path) -> list[str]:
+    """Return the blocks of Python of a page."""
+    return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def test_python_examples_run(
+    tiny_artifact: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Those of docs/python.md, one after the other; the export is resolved and not run."""
+    (tmp_path / "gemma4-tiny-xnnpack").symlink_to(tiny_artifact)
+    monkeypatch.chdir(tmp_path)
+    resolved: list[ResolvedExport] = []
+    monkeypatch.setattr(pipeline, "export", resolved.append)
+    names: dict[str, Any] = {}
+    for block in python_blocks(ROOT / "docs" / "python.md"):
+        exec(block, names)
+    names["runner"].close()
+    answer = names["result"].text
+    assert final_answer(answer) == ANSWERS["If Mei owns 7 oranges"]
+    assert capsys.readouterr().out.count(answer) == 4, "alone, in a batch, awaited and streamed"
+    assert len(names["conversation"].messages) == 5 and names["directory"].is_dir()
+    assert [export.spec.target_model for export in resolved] == ["gemma4-tiny"]
+
+
+def test_python_example_of_readme_is_that_of_its_page() -> None:
+    (example,) = python_blocks(README)
+    page = python_blocks(ROOT / "docs" / "python.md")[0]
+    assert example.splitlines()[-1] == page.splitlines()[-1]
+    assert 'load_artifact("gemma4-tiny-xnnpack")' in example and "runner.generate(" in example
+
+
 @pytest.mark.parametrize("line", imports())
 def test_python_imports_resolve(line: str) -> None:
     module, _, names = line.removeprefix("from ").partition(" import ")
     for name in names.split(", "):
         assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_commands_have_examples_a_version_and_completion(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gemma4-tiny-xnnpack").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("eagle_aot.runtime_runner.spec.local_artifact", Path)  # ORG/NAME
+    command = importlib.import_module(MODULES[name]).main
+    text = CliRunner().invoke(command, ["--help"], prog_name=name).output
+    examples = re.findall(rf"^ +({name} .+)$", text, re.MULTILINE)
+    assert examples
+    for line in examples:
+        check_accepted(line)
+    assert CliRunner().invoke(command, ["--version"]).output.startswith("eagle-aot, version ")
+    completions = BashComplete(command, {}, name, "_COMPLETE").get_completions([], "--v")
+    assert "--version" in [item.value for item in completions]
 
 
 @pytest.mark.parametrize("line", commands())
@@ -121,6 +178,11 @@ def test_commands_are_accepted_by_their_programs(
 ) -> None:
     (tmp_path / "gemma4-tiny-xnnpack").mkdir()
     monkeypatch.chdir(tmp_path)
+    check_accepted(line)
+
+
+def check_accepted(line: str) -> None:
+    """Fail unless the program of a command accepts its arguments."""
     words = [word for word in shlex.split(line) if not word.startswith("PYTHONPATH=")]
     if words[0] in OTHER_PROJECTS:
         return

@@ -47,6 +47,9 @@ class BatchSpec(GenerationSpec, kw_only=True, frozen=True):
 def main(spec: BatchSpec) -> None:
     """Answer PROMPTS_JSONL, as eagle-run reads it, into ANSWERS_JSONL: a line for each prompt, in
     their order, as eagle-run --json writes it. Repeat the command to continue where it stopped.
+
+    \b
+        eagle-batch gemma4-tiny-xnnpack prompts.jsonl answers.jsonl
     """
     check_installed("ray", extra="ray")
     prompts, answers = read_prompts(None, None, spec.prompts_jsonl), spec.answers_jsonl

@@ -24,6 +24,7 @@ from click.core import ParameterSource
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
+from eagle_aot.common.text import nearest
 
 S = TypeVar("S", bound=msgspec.Struct)
 A = TypeVar("A")
@@ -135,7 +136,8 @@ def check_fields(spec: msgspec.Struct, *, by_flag: bool = True) -> None:
             continue
         name = field.flag if by_flag else field.name
         if field.choices and value not in field.choices:
-            raise SettingError(f"{name} {value}: must be one of {', '.join(field.choices)}")
+            near = nearest(str(value), field.choices)
+            raise SettingError(f"{name} {value}: must be one of {', '.join(field.choices)}{near}")
         if field.type in (int, float):
             check_number(name, value, field.type, field.option.least, field.option.most)
 
@@ -228,12 +230,20 @@ def _grouped(option: Option, names: list[str], words: dict[str, Any]) -> click.O
     return made
 
 
+class Choice(click.Choice[str]):
+    """A choice whose error names the most similar value."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        message = super().get_invalid_choice_message(value, ctx).removesuffix(".")
+        return message + nearest(str(value), self.choices)
+
+
 def _click_type(field: Field) -> Any:
     option = field.option
     if option.parse or option.commas:
         return click.UNPROCESSED  # a callback parses the word; a default is a value already
     if field.choices:
-        return click.Choice(field.choices)
+        return Choice(field.choices)
     kind = get_args(field.type)[0] if get_origin(field.type) is tuple else field.type
     if kind is Path:
         return click.Path(path_type=Path)

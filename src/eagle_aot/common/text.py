@@ -1,5 +1,8 @@
 """Text for a terminal, which may come from files that are not trusted."""
 
+import difflib
+from collections.abc import Iterable
+
 LONGEST_LINE = 800
 """Characters of a line, which may quote a file with any content."""
 
@@ -18,6 +21,12 @@ def one_line(text: str) -> str:
         return line
     half = LONGEST_LINE // 2
     return f"{line[:half]} ... {line[-half:]}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return `; did you mean NAME?` with the most similar of `names`, empty if none is similar."""
+    near = difflib.get_close_matches(name.lower(), list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def gigabytes(count: int) -> str:

@@ -5,7 +5,9 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
@@ -13,10 +15,19 @@ from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import StepRows
+from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
-from eagle_aot.runtime_runner.frontend.generation import Generation, finish_reason, generate
+from eagle_aot.runtime_runner.engine.schedule import BatchSchedule, OneRound
+from eagle_aot.runtime_runner.frontend.generation import (
+    Callbacks,
+    Generation,
+    TextIterator,
+    finish_reason,
+    generate,
+)
+from eagle_aot.runtime_runner.frontend.stream import TextStream
 from support.runner.engines import decode
 from support.runner.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
 
@@ -205,3 +216,67 @@ def test_every_tree_gives_the_plain_text(
     assert output == expected
     if all(pattern) and max_new_tokens > 2:
         assert stats.rounds < max_new_tokens - 1
+
+
+def digits(ids: list[int]) -> str:
+    return "".join(f"{token:02}" for token in ids)
+
+
+class FailingTarget(ToyTarget):
+    """Fails in the forward of that number."""
+
+    fails_at = 10**6
+
+    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+        if self.forwards >= self.fails_at:
+            raise RuntimeError("a kernel failed")
+        return super().verify(step, moves)
+
+
+def iterated(engine: Engine, max_new_tokens: int = 6) -> TextIterator:
+    """Iterate over the text of a prompt."""
+
+    def begin(callbacks: Callbacks) -> Generation:
+        text = TextStream(digits, (), callbacks.on_text)
+        limits = Limits(
+            max_new_tokens=max_new_tokens, stop_ids=frozenset(), is_stop=text.add
+        )  # fmt: skip
+        request = Request(prompt=(1, 2, 3), limits=limits, chain_len=0)
+        return Generation(request=request, text=text, decode=digits, callbacks=callbacks)
+
+    return TextIterator(engine, begin)
+
+
+def test_iterated_text_is_that_of_the_result() -> None:
+    engine = Engine(OneRound(Round(ToyTarget(7, 8, 4), None, 0, single())))
+    text = iterated(engine)
+    parts = [next(text)]
+    assert text.result is None
+    parts += text
+    assert parts == [f"{token:02}" for token in plain_text([1, 2, 3], 7, 6)]
+    assert text.result is not None and text.result.text == "".join(parts)
+
+
+def test_an_iterator_that_is_dropped_or_closed_frees_the_engine() -> None:
+    engine = Engine(OneRound(Round(ToyTarget(7, 8, 4), None, 0, single())))
+    for _ in iterated(engine, 10**6):
+        break  # which drops the iterator
+    assert not engine.busy
+    open_text = iterated(engine, 10**6)
+    next(open_text)
+    with pytest.raises(SettingError, match="another generation has not ended"):
+        next(iterated(engine))
+    open_text.close()
+    assert not engine.busy and list(open_text) == [] and open_text.result is None
+    assert len(list(iterated(engine))) == 6
+
+
+def test_an_iterator_raises_the_error_of_a_forward() -> None:
+    target = FailingTarget(7, 8, 4)
+    engine = Engine(OneRound(Round(target, None, 0, single())))
+    text = iterated(engine)
+    next(text)
+    target.fails_at = target.forwards
+    with pytest.raises(RuntimeError, match="a kernel failed"):
+        list(text)
+    assert not engine.busy and text.result is None
