@@ -21,10 +21,11 @@ from eagle_aot.targets.weight_files.gguf_file import LLAMA, GgufFile, TokenType
 COMPLETE = (LLAMA, "qwen2", "qwen3")
 """Architectures whose metadata holds everything that the math depends on."""
 WAY_OUT = "put its model's config.json and tokenizer next to it, and name their directory"
+EPSILON = "attention.layer_norm_rms_epsilon"
 READ_KEYS = {
     "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
     "attention.head_count", "attention.head_count_kv", "attention.key_length",
-    "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count",
+    EPSILON, "rope.freq_base", "rope.dimension_count",
 }  # fmt: skip
 """Keys of an architecture that become the config."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -139,6 +140,9 @@ class BareGguf:
             raise UnsupportedError(
                 f"{self.path}: a GGUF of {architecture} does not say all of its geometry: {WAY_OUT}"
             )
+        epsilon = f"{architecture}.{EPSILON}"
+        if self.weights.field(epsilon) is None:  # which transformers would replace by a default
+            raise CheckpointError(f"{self.path}: {epsilon} is missing: {WAY_OUT}")
         for name in self.weights.metadata_keys():
             key = name.removeprefix(f"{architecture}.")
             if key == name or key in READ_KEYS:

@@ -25,8 +25,8 @@ BLANK = "\u2581"
 
 MAX_CHARACTERS = 1024
 """Of a token; the time to find its merges grows with the square of their number."""
-READ_KEYS = {"model", "pre", "tokens", "token_type", "scores", "merges", "add_space_prefix",
-             "add_bos_token"}  # fmt: skip
+FLAGS = {"add_space_prefix", "add_bos_token"}
+READ_KEYS = {"model", "pre", "tokens", "token_type", "scores", "merges"}
 REFUSED_UNLESS = {"add_eos_token": False, "add_sep_token": False, "remove_extra_whitespaces": False,
                   "token_type_count": 0}  # fmt: skip
 """Keys that change ids, and the value that changes none."""
@@ -199,5 +199,7 @@ def _check_keys(file: GgufFile, way_out: str) -> None:
         if key == name or key in READ_KEYS or key.endswith("_token_id"):
             continue
         value: Any = file.field(name)
+        if key in FLAGS and isinstance(value, bool):
+            continue
         if key not in REFUSED_UNLESS or value != REFUSED_UNLESS[key]:
             raise UnsupportedError(f"{file.path}: {name} is not read: {way_out}")

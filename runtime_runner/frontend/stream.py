@@ -7,6 +7,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 
 Decode = Callable[[list[int]], str]
+MAX_CHARACTER_BYTES = 4  # of UTF-8
 INCOMPLETE = "\ufffd"
 """The text that a tokenizer decodes an incomplete character to."""
 CONTEXT_TOKENS = 8
@@ -17,9 +18,13 @@ def context_of(decode: Decode, prompt: Sequence[int]) -> list[int]:
     """Return the last tokens of a prompt, which an answer is decoded after: a decoder may drop the
     first space of a text. No tokens where the prompt ends within a character."""
     length = CONTEXT_TOKENS
-    while not (text := decode(context := list(prompt[-length:]))) and length < len(prompt):
+    while not decode(list(prompt[-length:])) and length < len(prompt):
         length *= 2
-    return [] if text.endswith(INCOMPLETE) else context
+    for start in range(MAX_CHARACTER_BYTES):  # tokens that are bytes may begin within a character
+        context = list(prompt[-length - start :])
+        if not decode(context).endswith(INCOMPLETE):
+            return context
+    return []
 
 
 def decode_answer(decode: Decode, prompt: Sequence[int], answer: Sequence[int]) -> str:

@@ -41,6 +41,16 @@ def test_what_passed_is_not_tried_again(directory: Path, monkeypatch: pytest.Mon
         check_tokenizer(directory)
 
 
+def test_a_user_without_a_home_has_no_cache(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.chdir(directory)
+    check_tokenizer(directory)
+    assert {path.name for path in directory.iterdir()} == {VOCABULARY, SETTINGS, TEMPLATE}
+
+
 @pytest.mark.parametrize(("part", "line"), [
     ({"decoder": {"type": "Strip", "content": "A", "start": 0, "stop": 5}}, "cannot decode these"),
     ({"normalizer": {"type": "Sequence", "normalizers": 30 * [DOUBLE]}}, "takes over|ends its pro"),

@@ -155,6 +155,12 @@ def test_partly_rotated_heads_are_refused(tmp_path: Path) -> None:
         Checkpoint(tmp_path)
 
 
+def test_a_file_without_the_epsilon_of_its_norms_is_refused(tmp_path: Path) -> None:
+    GgufModel(tmp_path / "model.gguf", "llama", layers=4).close()
+    with pytest.raises(CheckpointError, match=r"llama\.attention\.layer_norm_rms_epsilon is miss"):
+        Checkpoint(tmp_path)
+
+
 def test_an_architecture_with_incomplete_metadata_needs_its_config(tmp_path: Path) -> None:
     GgufModel(tmp_path / "model.gguf", "gemma4").close()
     with pytest.raises(UnsupportedError, match=r"gemma4 does not say all .*: put its model"):

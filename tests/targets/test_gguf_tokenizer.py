@@ -135,6 +135,7 @@ def test_ids_are_those_of_llama_cpp(tokenizers: tuple[Tokenizer, httpx.Client], 
     ("deepseek-llm", {}, r"model\.gguf: pre-tokenizer 'deepseek-llm' is not read: put its"),
     (None, {}, r"model\.gguf: names no pre-tokenizer: put its model's"),
     ("gpt-2", {"add_eos_token": True}, r"tokenizer\.ggml\.add_eos_token is not read"),
+    ("gpt-2", {"add_bos_token": "false"}, r"tokenizer\.ggml\.add_bos_token is not read"),
     ("gpt-2", {"precompiled_charsmap": "x"}, r"ggml\.precompiled_charsmap is not read"),
 ])  # fmt: skip
 def test_unread_settings_that_would_change_ids_are_refused(

@@ -54,7 +54,7 @@ class AccessCheck:
             line = f"host {', '.join(hosts)!r}: not served here: start with --allowed-host NAME"
             raise ApiError(403, one_line(line), "host_not_allowed")
         for origin in headers.getlist("origin"):
-            if not self._origins & {"*", origin} and urlsplit(origin).netloc != hosts[0]:
+            if not self._origins & {"*", origin} and host_of(origin) != hosts[0]:
                 line = f"origin {origin!r}: not allowed: start with --allow-origin ORIGIN"
                 raise ApiError(403, one_line(line), "origin_not_allowed")
         if path not in OPEN and not path.startswith(PAGE_FILES):
@@ -91,6 +91,14 @@ def cache_salt(model: ServedModel, authorization: str, salt: str | None) -> str:
     """
     key = b"" if model.spec.share_prefixes or not model.keys else sent_key(authorization)
     return sha256(b"\0".join((key, (salt or "").encode()))).hexdigest() if key or salt else ""
+
+
+def host_of(origin: str) -> str:
+    """Return the host and port in an origin; empty where it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # half an IPv6 address
+        return ""
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

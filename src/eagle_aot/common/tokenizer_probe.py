@@ -89,7 +89,8 @@ def problem_of(done: "subprocess.CompletedProcess[bytes]") -> str:
 
 def cache_directory() -> Path:
     """Return the directory of the hashes of what has passed."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = home if os.path.isabs(home) else os.devnull  # a user may have no home
     return Path(home) / "eagle-aot" / "tokenizers"
 
 

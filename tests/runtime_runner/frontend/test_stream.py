@@ -207,6 +207,7 @@ def llama2() -> Decode:
     ([BLANK], [WORLD], " world"),  # the prompt's own blank is the dropped one
     ([BLANKS], [BLANK, X], " x"),
     ([*[HELLO] * 30, E6, B97, A5], [WORLD], " world"),  # three bytes are one character
+    ([HELLO, *[E6, B97, A5] * 5], [WORLD], " world"),  # the last tokens begin within a character
     ([HELLO], [E6, B97, A5, SPECIAL], "日"),
     ([HELLO, E6, B97], [A5, X], "\ufffdx"),  # half a character belongs to no text
 ])  # fmt: skip

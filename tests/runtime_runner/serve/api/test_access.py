@@ -69,6 +69,7 @@ def test_two_hosts_are_refused() -> None:
     ((), "http://localhost:9000", False),
     ((), "https://evil.example", False),
     ((), "null", False),
+    ((), "http://[", False),
     (("https://chat.example",), "https://chat.example", True),
     (("https://chat.example",), "http://chat.example", False),
     (("*",), "https://chat.example", True),
