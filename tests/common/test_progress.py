@@ -62,6 +62,22 @@ def test_only_long_stages_are_printed_without_a_terminal(
     assert errors.startswith("lower ") and "host peak" in errors and errors.count("\n") == 1
 
 
+def test_a_function_is_called_with_each_stage_instead(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "LOG_AFTER_SECONDS", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    names: list[str] = []
+    progress = Progress(names.append)
+    with progress.stage("load"):
+        pass
+    with progress.stage("lower") as begin:
+        begin("assemble")
+    progress.console.print("a line")
+    assert names == [stage.name for stage in progress.stages] == ["load", "lower", "assemble"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_memory_of_overlapping_spans_adds_up() -> None:
     spans = [(0.0, 4.0, 5), (3.0, 9.0, 3), (5.0, 8.0, 4)]
     assert at_once(spans) == 8

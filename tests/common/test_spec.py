@@ -58,7 +58,9 @@ def test_options_of_every_type_become_their_fields() -> None:
 
 @pytest.mark.parametrize(("words", "line"), [
     ("--length=8", "8 is not in the range 16<=x<=64"),
-    ("--backend=tpu", "'tpu' is not one of 'cpu', 'gpu'"),
+    ("--backend=tpu", "'tpu' is not one of 'cpu', 'gpu'; did you mean gpu?"),
+    ("--backend=7", "'7' is not one of 'cpu', 'gpu'\n"),
+    ("--lenght=20", "No such option '--lenght'. Did you mean '--length'?"),
     ("--layers=1,x", "'1,x': expected values and commas"),
     ("--bias=4", "could not convert string to float"),
 ])  # fmt: skip
@@ -71,7 +73,8 @@ def test_word_of_another_type_is_a_usage_error(words: str, line: str) -> None:
     ({"length": 8}, "--length 8: must be a whole number from 16 to 64"),
     ({"length": True}, "--length True: must be a whole number from 16 to 64"),
     ({"share": 2}, "--share 2: must be a number from 0 to 1"),
-    ({"backend": "tpu"}, "--backend tpu: must be one of cpu, gpu"),
+    ({"backend": "tpu"}, r"--backend tpu: must be one of cpu, gpu; did you mean gpu\?$"),
+    ({"backend": "x"}, "--backend x: must be one of cpu, gpu$"),
 ])  # fmt: skip
 def test_value_from_python_outside_its_range_is_refused(values: dict[str, Any], line: str) -> None:
     with pytest.raises(SettingError, match=line):

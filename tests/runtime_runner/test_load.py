@@ -45,3 +45,14 @@ def test_a_tokenizer_that_is_swapped_before_its_first_use_is_refused(tmp_path: P
     other.replace(tmp_path / VOCABULARY)
     with pytest.raises(ArtifactError, match="changed while it was read: open it again"):
         assert reader.tokenizer
+
+
+def test_a_directory_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    for name in ("tiny-xnnpack", "other"):
+        (tmp_path / name).mkdir()
+        write_artifact(tmp_path / name)
+    (tmp_path / "tiny-xnpak").write_text("no artifact")
+    with pytest.raises(ArtifactError, match=r"directory; did you mean tiny-xnnpack\?$"):
+        load.load_artifact(tmp_path / "tiny-xnpac")
+    with pytest.raises(ArtifactError, match=r"no such artifact directory$"):
+        load.load_artifact(tmp_path / "abc")

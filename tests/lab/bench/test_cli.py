@@ -61,6 +61,8 @@ def test_every_part_has_a_command_with_help(part: str) -> None:
 def test_unknown_part_is_wrong_usage() -> None:
     result = run("a", "--part=nothing")
     assert result.exit_code == 2 and "--part 'nothing': must be one of rounds, " in result.stderr
+    result = CliRunner().invoke(main, ["--part", "round"])
+    assert result.stderr.endswith("kernels; did you mean rounds?\n")
 
 
 def test_json_has_exactly_the_documented_fields(measured: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ def test_a_drafter_whose_methods_are_missing_is_refused(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="ngram", methods=list(TARGET_METHODS))
     with pytest.raises(SettingError, match=r"'eagle3': .* has no draft_decode: .* with 'ngram'"):
         load_artifact(tmp_path, drafter="eagle3")
-    with pytest.raises(SettingError, match=f"'telepathy' is not known: there are {KNOWN}"):
+    with pytest.raises(SettingError, match=f"'telepathy' is not known: there are {KNOWN}$"):
         load_artifact(tmp_path, drafter="telepathy")
 
 

@@ -84,7 +84,7 @@ def test_json_gives_the_same_parameters_again() -> None:
     assert again == msgspec.structs.replace(params, tree="6,8,32")
     assert GenerationParams().to_json() == {}
     assert GenerationParams(tree=(4, 3, 10)).to_json() == {"tree": "4,3,10"}
-    with pytest.raises(SettingError, match="unknown field `top_q`"):
+    with pytest.raises(SettingError, match=r"unknown field `top_q`; did you mean top_p\?"):
         GenerationParams.from_json({"top_q": 1})
 
 
