@@ -134,12 +134,21 @@ def _recover(final: Path) -> None:
         replaced.rename(final)
     for left in final.parent.glob(".*.partial-*"):
         own = left.name.startswith(f".{final.name}.partial-")
-        if (own or PARTIAL.fullmatch(left.name)) and _is_abandoned(left):
+        if (own or _is_artifact(left)) and _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def _replaced(final: Path) -> Path:
     return final.with_name(f".{final.name}.replaced")
+
+
+def _is_artifact(left: Path) -> bool:
+    """Return whether a directory is named as an unfinished artifact's and holds nothing else."""
+    files = {MANIFEST, *ARTIFACT_FILES}
+    try:
+        return bool(PARTIAL.fullmatch(left.name)) and files.issuperset(os.listdir(left))
+    except OSError:  # a file, or another user's
+        return False
 
 
 def _is_abandoned(partial: Path) -> bool:

@@ -200,11 +200,15 @@ def test_partial_output_of_a_killed_export_is_removed_and_a_running_ones_is_kept
     for name in (".artifact.partial-abandoned", ".another.partial-x", ".another.partial-abcd_123"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pte").write_bytes(b"half")
+    (tmp_path / ".photos.partial-holidays").mkdir()
+    (tmp_path / ".photos.partial-holidays" / "sea.jpg").write_bytes(b"")
+    (tmp_path / ".photos.partial-birthday").write_bytes(b"")
+    kept = [".another.partial-x", ".photos.partial-birthday", ".photos.partial-holidays"]
     with atomic_output_dir(tmp_path / "artifact") as running:
         write_artifact(tmp_path / "artifact", "first")
-        assert names(tmp_path) == sorted([".another.partial-x", "artifact", running.name])
+        assert names(tmp_path) == sorted([*kept, "artifact", running.name])
         say(running, "second")
-    assert names(tmp_path) == [".another.partial-x", "artifact"]
+    assert names(tmp_path) == [*kept, "artifact"]
     assert said(tmp_path / "artifact") == "second"
 
 
