@@ -51,7 +51,7 @@ def runner(artifact: Path) -> Runner:
 
 
 @pytest.fixture(scope="module")
-def client(runner: Runner) -> Iterator[TestClient]:
+def client(runner: Runner, answer: tuple[list[int], str]) -> Iterator[TestClient]:
     service = LocalService(runner, ServeSpec(artifact=runner.directory, model="words"))
     service.worker.start()
     with TestClient(make_app(service), base_url="http://127.0.0.1") as client:

@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.service import LocalService
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
@@ -18,7 +19,13 @@ FILE = stored(drawn(100, 80))
 
 
 @pytest.fixture(scope="module")
-def client(image_runner: Runner) -> Iterator[TestClient]:
+def wanted(image_runner: Runner) -> Result:
+    """Plain decoding's answer, before a thread of the server has the engine."""
+    return image_runner.generate(TEXT, COUNT, speculate=False, images=[FILE])
+
+
+@pytest.fixture(scope="module")
+def client(image_runner: Runner, wanted: Result) -> Iterator[TestClient]:
     service = LocalService(image_runner, ServeSpec(artifact=image_runner.directory, model="tiny"))
     service.worker.start()
     with TestClient(make_app(service), base_url="http://localhost") as client:
@@ -40,8 +47,7 @@ def data_url(content: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def test_an_image_in_a_request_is_answered(client: TestClient, image_runner: Runner) -> None:
-    wanted = image_runner.generate(TEXT, COUNT, speculate=False, images=[FILE])
+def test_an_image_in_a_request_is_answered(client: TestClient, wanted: Result) -> None:
     for detail in ("auto", "low", "high"):
         answer = client.post(
             "/v1/chat/completions", json=request_body(data_url(FILE), detail=detail)
