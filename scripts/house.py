@@ -19,17 +19,23 @@ PRODUCT = ("export", "runtime_runner", "targets", "triton_kernels", "src/eagle_a
 WORKSHOP = ("lab", "scripts")
 SHORT = 60
 LIMITS = {
-    "product lines": 33_000,
+    # 33,000 before downloads, the Python API, four more families, stored forms of quantized weights,
+    # and limits for what strangers send and for their files.
+    "product lines": 37_500,
     "product files": 330,
-    "scripts and lab lines": 9_000,
-    "test lines": 38_000,
+    "scripts and lab lines": 9_200,
+    "test lines": 43_500,
     "class names with two meanings": 0,
     "pairs of runner rooms that import each other": 0,
     "short files with one importer": 10,
-    "files that patch libraries": 1,
+    # All patches of the compiler, and where Ray binds the sockets of replicas.
+    "files that patch libraries": 2,
     "functions of tensors without shapes": 10,
 }
-PATCHES = ("patch.object", "mock.patch", "sys.modules[", "setattr(torch", "setattr(exir")
+PATCHES = (
+    *("patch.object", "mock.patch", "sys.modules[", "setattr(torch", "setattr(exir"),
+    "Server.add_insecure_port =",
+)
 
 
 def sources(*folders: str) -> Iterator[Path]:
