@@ -19,8 +19,8 @@ PRODUCT = ("export", "runtime_runner", "targets", "triton_kernels", "src/eagle_a
 WORKSHOP = ("lab", "scripts")
 SHORT = 60
 LIMITS = {
-    # 33,000 before downloads, the Python API, four more families, stored forms of quantized weights,
-    # and limits for what strangers send and for their files.
+    # 33,000 before downloads, the Python API, four more families, stored forms of quantized
+    # weights, and limits for what strangers send and for their files.
     "product lines": 37_500,
     "product files": 330,
     "scripts and lab lines": 9_200,
