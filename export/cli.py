@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest
 from eagle_aot.common.command import given_options
 from eagle_aot.common.errors import HubError
 from eagle_aot.common.process import ended_by_sigterm
 from eagle_aot.common.spec import spec_command
-from eagle_aot.export.spec import ExportSpec
+from eagle_aot.common.text import gigabytes
+from eagle_aot.export.spec import AUTO, CUDA, FLOAT32, ExportSpec
 
 if TYPE_CHECKING:
+    from eagle_aot.export.plan import ExportPlan
     from eagle_aot.export.resolution import ResolvedExport
 
 WITH_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_json"}
@@ -36,8 +39,8 @@ def main(spec: ExportSpec) -> None:
         if spec.reproduce is not None:
             reproduce(spec)
             return
-        if spec.as_json:
-            raise click.UsageError("--json goes with --reproduce")
+        if spec.as_json and not spec.check_only:
+            raise click.UsageError("--json goes with --reproduce and --check-only")
         if spec.push_to is not None and (spec.check_only or spec.is_dummy):
             raise click.UsageError("--push-to publishes an artifact of weights")
         if spec.push_to is not None and spec.target_model is None:
@@ -49,15 +52,38 @@ def main(spec: ExportSpec) -> None:
 
 
 def check(spec: ExportSpec) -> None:
-    """Print one line per method whose graph keeps the contract."""
+    """Print the plan on stderr, and one line per method whose graph keeps the contract."""
     from eagle_aot.export import pipeline, resolve
+    from eagle_aot.export.plan import download_bytes, plan_export
 
+    planned = spec if spec.backend != AUTO or spec.cpu_weights != FLOAT32 else None
+    plan = plan_export(planned or replace(spec, backend=CUDA))
+    size = download_bytes(spec) if plan is not None and not spec.is_dummy else None
+    report_plan(plan, size, spec.as_json)
     resolved = resolve(spec)
     report_drafter(spec, resolved)
     if resolved.spec.is_dummy and not spec.is_dummy:
         click.echo(f"{spec.target_model}: its geometry is checked, with random weights", err=True)
-    for name, program in pipeline.check(resolved).items():
-        click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
+    nodes = {name: len(p.graph.nodes) for name, p in pipeline.check(resolved).items()}
+    if spec.as_json:
+        planned_json = None if plan is None else {**plan.to_json(), "download_bytes": size}
+        click.echo(json.dumps({"plan": planned_json, "nodes": nodes}))
+        return
+    for name, count in nodes.items():
+        click.echo(f"{name}: {count} nodes, graph contract holds")
+
+
+def report_plan(plan: "ExportPlan | None", download: int | None, as_json: bool = False) -> None:
+    """Print a plan on stderr."""
+    from eagle_aot.export.plan import running_line
+
+    if plan is None or as_json:
+        return
+    lines = [*plan.report(), running_line(plan)]
+    if download is not None:
+        lines.append(f"to download: {gigabytes(download)}")
+    for line in filter(None, lines):
+        click.echo(line, err=True)
 
 
 def export(spec: ExportSpec) -> None:
@@ -66,10 +92,14 @@ def export(spec: ExportSpec) -> None:
     from eagle_aot.export import pipeline, resolve
     from eagle_aot.export.loading.describe_target import report_stored
     from eagle_aot.export.lowering.backend import untested_gpu_warning
+    from eagle_aot.export.plan import check_machine, plan_export, ships
     from eagle_aot.export.publish.push import check_push
 
     if spec.push_to is not None:
         check_push(spec.push_to)  # before the minutes of work, not after
+    if not ships(spec) and (plan := plan_export(spec)) is not None:
+        report_plan(plan, None)  # the size of a download is printed when it begins
+        check_machine(plan, spec)
     resolved = resolve(spec)
     resolved.progress.since(started, "begin")
     report_drafter(spec, resolved)

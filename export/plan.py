@@ -1,0 +1,219 @@
+"""The plan of an export: what it needs and what it will write, before minutes of work."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+from msgspec.structs import replace
+from torch._subclasses import FakeTensorMode
+
+from eagle_aot.artifact import EAGLE3, NGRAM
+from eagle_aot.common.errors import EagleError, ExportError
+from eagle_aot.common.memory import free_bytes
+from eagle_aot.common.text import gigabytes
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.loading.locate import plan_downloads
+from eagle_aot.export.methods import method_specs
+from eagle_aot.export.pipeline import disk_bytes, lengths_of
+from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4, INT8, quantize_for_cpu
+from eagle_aot.export.prepare.int4 import dequantize_int4
+from eagle_aot.export.publish.describe import cache_bytes
+from eagle_aot.export.publish.output_dir import check_disk
+from eagle_aot.export.resolution import resolve
+from eagle_aot.export.spec import AUTO, CUDA, DUMMY, XNNPACK, ExportSpec
+from eagle_aot.targets import TARGETS, TargetSpec
+from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.recorded import RECORDED_EXPORTS, RecordedExport
+
+# Measured peaks, of gemma4-tiny and SmolLM2 on a CPU, of gemma4-31b on an H100 80GB.
+PROCESS = 600_000_000
+"""Bytes of a process that has the compiler and no weights."""
+HOST_PER_FLOAT32, HOST_PER_WEIGHTS = 3.5, 2.8
+"""Host memory that an export for XNNPACK needs: in sizes of all weights in float32, and in sizes of
+the weights that it writes."""
+JOB = 900_000_000
+"""Bytes on the host of a process that compiles a method for CUDA."""
+GPU_PER_WEIGHTS = 1.07
+INT4_NAMES = "w4a16", "awq", "gptq"
+STEP = 256
+"""Suggestions of --max-seq-len are multiples of it."""
+
+
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export needs and writes. All sizes are bytes.
+
+    `host_bytes` and `gpu_bytes` are estimates of peaks, within 10% of those that were measured;
+    `gpu_bytes` is 0 for XNNPACK. A runner needs `weight_bytes` and `cache_bytes`, in which each
+    token of `max_seq_len` has `cache_bytes_per_token`. `methods` have their least and most rows.
+    """
+
+    target: str
+    backend: str
+    drafter: str
+    max_seq_len: int
+    weight_bytes: int
+    cache_bytes: int
+    cache_bytes_per_token: int
+    disk_bytes: int
+    host_bytes: int
+    gpu_bytes: int
+    methods: dict[str, tuple[int, int]]
+
+    @property
+    def recorded(self) -> list[RecordedExport]:
+        """Exports of this target for this backend whose times are known."""
+        return [r for r in RECORDED_EXPORTS.get(self.target, ()) if r.backend == self.backend]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the export takes minutes rather than seconds."""
+        return self.weight_bytes >= 10**9
+
+    def to_json(self) -> dict[str, Any]:
+        times = [msgspec.to_builtins(record) for record in self.recorded]
+        return {**msgspec.to_builtins(self), "recorded": times}
+
+    def report(self) -> Iterator[str]:
+        """Yield the plan as lines of text."""
+        gpu = f", about {gigabytes(self.gpu_bytes)} on the GPU" if self.gpu_bytes else ""
+        yield (
+            f"{self.target} for {self.backend} needs {gigabytes(self.disk_bytes)} of disk, about "
+            f"{gigabytes(self.host_bytes)} of host memory{gpu}"
+        )
+        rows = ", ".join(f"{name} {low}..{high}" for name, (low, high) in self.methods.items())
+        yield f"the artifact: {gigabytes(self.weight_bytes)} of weights; rows of methods: {rows}"
+        yield (
+            f"to run it: weights and {gigabytes(self.cache_bytes)} of caches for "
+            f"{self.max_seq_len:,} tokens of context"
+        )
+        if self.recorded:
+            yield f"recorded: {'; '.join(map(str, self.recorded))}"
+
+
+def plan_export(spec: ExportSpec) -> ExportPlan | None:
+    """Plan the export of a registered target; None for a directory or a repository, whose geometry
+    its files have.
+
+    Nothing is downloaded, and tensors are fake. The head is a dummy of its kind. Raises what
+    `resolve` raises.
+    """
+    line = TARGETS.get(str(spec.target_model))
+    if line is None or spec.target_dir is not None or spec.reproduce is not None:
+        return None
+    resolved = resolve(_geometry(spec, line))
+    on_gpu = resolved.backend == CUDA
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        images = resolved.spec.reads_images
+        loaded = load_pair(
+            resolved.checkpoints, resolved.dtype, resolved.cache_sizes, images=images
+        ).pair
+        dense = dequantize_int4(loaded)
+        pair = dense if not on_gpu or _is_dense(spec, line) else loaded
+        if resolved.spec.cpu_weights != FLOAT32:
+            pair = quantize_for_cpu(loaded, INT8)  # INT4's search for scales takes minutes
+        lengths = lengths_of(pair, resolved)
+        methods = method_specs(pair, lengths, resolved.use_splitk)
+    jobs = min(spec.jobs, len(methods))
+    weights = pair.weight_bytes // (2 if resolved.spec.cpu_weights == INT4 else 1)
+    on_host = HOST_PER_FLOAT32 * dense.weight_bytes + HOST_PER_WEIGHTS * weights
+    if on_gpu:
+        on_host = weights + jobs * JOB
+    flat = [m for m in pair.modules() if isinstance(m, KVCache) and not m.window]
+    return ExportPlan(
+        target=line.name,
+        backend=resolved.backend,
+        drafter=pair.draft.kind,
+        max_seq_len=resolved.cache_sizes.max_seq_len,
+        weight_bytes=weights,
+        cache_bytes=cache_bytes(methods, lengths.max_batch_size).bytes,
+        cache_bytes_per_token=sum((m.k.nbytes + m.v.nbytes) // m.slots for m in flat),
+        disk_bytes=disk_bytes(pair, resolved),
+        host_bytes=int(PROCESS + on_host),
+        gpu_bytes=int(GPU_PER_WEIGHTS * weights) if on_gpu else 0,
+        methods={name: (method.min_rows, method.max_rows) for name, method in methods.items()},
+    )
+
+
+def _geometry(spec: ExportSpec, line: TargetSpec) -> ExportSpec:
+    """Return the options of a dummy of the same sizes and the same kind of head."""
+    default = next(iter(line.heads), EAGLE3 if line.draft_dir or spec.draft_model else NGRAM)
+    if spec.is_dummy:
+        default = AUTO
+    return replace(
+        spec,
+        load_format=DUMMY,
+        drafter=default if spec.drafter == AUTO else spec.drafter,
+        draft_dir=None,
+        draft_model=None,
+        revision=None,
+        tap_layers=None,
+        quantize=None,
+        self_test_prompts=None,
+    )
+
+
+def _is_dense(spec: ExportSpec, line: TargetSpec) -> bool:
+    """Whether CUDA would run dense linears, as the name of the public checkpoint says."""
+    if spec.is_dummy or spec.quantize is not None or line.repository is None:
+        return False
+    return not any(word in line.repository.lower() for word in INT4_NAMES)
+
+
+def ships(spec: ExportSpec) -> bool:
+    """Whether the target ships with the package, so that its export takes no long work."""
+    line = TARGETS.get(str(spec.target_model))
+    return line is not None and line.target_dir is not None
+
+
+def download_bytes(spec: ExportSpec) -> int | None:
+    """Return the bytes that the export would download; None if that is not known here."""
+    try:
+        return sum(download.bytes for download in plan_downloads(spec)[1].values())
+    except EagleError:
+        return None
+
+
+def check_machine(plan: ExportPlan, spec: ExportSpec) -> None:
+    """Raise ExportError where the disk, the host or the GPU cannot hold the weights.
+
+    Only what is certain ends an export: estimates of peaks do not.
+    """
+    output_dir = spec.output_dir or Path(f"{plan.target}-{plan.backend}")
+    check_disk(output_dir, plan.disk_bytes)
+    for device, copies in (("cpu", 1 if plan.backend == CUDA else 2), ("cuda", 1)):
+        if device == CUDA != plan.backend:
+            continue
+        free, least = free_bytes(torch.device(device)), copies * plan.weight_bytes
+        if free is not None and free < least:
+            where = "the GPU" if device == CUDA else "the host"
+            raise ExportError(
+                f"{plan.target}: weights take {gigabytes(least)} on {where}, and "
+                f"{gigabytes(free)} are free: {_smaller(spec, plan, free)}"
+            )
+
+
+def _smaller(spec: ExportSpec, plan: ExportPlan, free: int) -> str:
+    """Return the setting of `--cpu-weights` with which the weights would fit, or what to do."""
+    formats: tuple[Literal["int8", "int4"], ...] = ("int8", "int4")
+    for cpu_weights in formats if plan.backend == XNNPACK else ():
+        smaller = plan_export(replace(spec, backend=XNNPACK, cpu_weights=cpu_weights))
+        if smaller is not None and 2 * smaller.weight_bytes <= free:
+            return f"--cpu-weights {cpu_weights} would fit"
+    return "no setting would fit: name a smaller target, or use a larger machine"
+
+
+def running_line(plan: ExportPlan) -> str:
+    """Return which context would fit where the artifact's caches do not fit into the memory of
+    this machine; empty if they do."""
+    if plan.backend == CUDA and not torch.cuda.is_available():
+        return ""
+    free = free_bytes(torch.device("cuda" if plan.backend == CUDA else "cpu"))
+    rest = plan.cache_bytes - plan.cache_bytes_per_token * plan.max_seq_len
+    if free is None or plan.weight_bytes + plan.cache_bytes <= free:
+        return ""
+    tokens = (free - plan.weight_bytes - rest) // max(plan.cache_bytes_per_token, 1)
+    longest = tokens // STEP * STEP
+    fits = f"--max-seq-len {longest} would fit" if longest > 0 else "no --max-seq-len would fit"
+    return f"to run it here {gigabytes(free)} are free: {fits}"

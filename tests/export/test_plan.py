@@ -1,0 +1,132 @@
+"""The plan of an export against recorded exports, and what stops one before a download."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from eagle_aot.common.errors import ExportError
+from eagle_aot.export import ExportSpec, plan
+from eagle_aot.export.cli import main
+from eagle_aot.export.plan import ExportPlan, check_machine, plan_export, running_line
+from eagle_aot.targets import TARGETS
+from eagle_aot.targets.recorded import RECORDED_EXPORTS
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+TINY: dict[str, Any] = {"target_model": "gemma4-tiny", "backend": "xnnpack"}
+SMOLLM2: dict[str, Any] = {"target_model": "smollm2-135m", "backend": "xnnpack"}
+LARGE: dict[str, Any] = {
+    "target_model": "gemma4-31b", "load_format": "dummy", "backend": "cuda", "check_only": True,
+    "max_seq_len": 32768, "max_batch_size": 8, "jobs": 3,
+}  # fmt: skip
+
+
+def planned(**options: Any) -> ExportPlan:
+    made = plan_export(ExportSpec(**options))
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(("options", "files", "caches", "host", "gpu"), [
+    (TINY, 30_474_368, 3_153_920, 0.74, 0),
+    (SMOLLM2 | {"max_seq_len": 1024}, 578_652_000, 53_329_920, 3.92, 0),
+    (SMOLLM2 | {"cpu_weights": "int8", "max_seq_len": 2048}, 147_011_584, 102_088_704, 2.80, 0),
+    (LARGE, 24_363_400_000, 42_674_946_048, 25.25, 24.14),
+])  # fmt: skip
+def test_plan_is_within_a_tenth_of_measured_exports(
+    options: dict[str, Any], files: int, caches: int, host: float, gpu: float
+) -> None:
+    """Model files in bytes and peaks in GiB, of a CPU and of an H100 (2026-11-25)."""
+    made = planned(**options)
+    assert made.weight_bytes == pytest.approx(files, rel=0.1)
+    assert made.cache_bytes == caches
+    assert made.host_bytes == pytest.approx(host * 2**30, rel=0.1)
+    assert made.gpu_bytes == pytest.approx(gpu * 2**30, rel=0.1)
+
+
+def test_plan_agrees_with_the_artifact(tiny_artifact: Path) -> None:
+    manifest = json.loads((tiny_artifact / "manifest.json").read_text())
+    options = {name: manifest["options"][name] for name in ("max_seq_len", "max_prefill")}
+    made = planned(**TINY, **options)
+    shapes = {n: (rows["min_rows"], rows["max_rows"]) for n, rows in manifest["shapes"].items()}
+    assert made.methods == shapes and list(made.methods) == manifest["methods"]
+    assert made.cache_bytes == manifest["decisions"]["caches"]["bytes"]
+    size = sum(manifest["files"][name]["bytes"] for name in ("model.pte", "model.ptd"))
+    assert made.weight_bytes == pytest.approx(size, rel=0.1)
+
+
+def test_public_checkpoints_that_are_dense_are_planned_dense() -> None:
+    options: dict[str, Any] = {"backend": "cuda", "check_only": True}
+    dense = planned(target_model="qwen3-0.6b", **options).weight_bytes
+    assert dense == pytest.approx(2 * 596_049_920, rel=0.01)  # bfloat16, one table
+    assert planned(target_model="qwen3-0.6b", quantize="int4-g32", **options).weight_bytes < dense
+
+
+def test_directories_and_repositories_have_no_plan(tmp_path: Path) -> None:
+    assert plan_export(ExportSpec(target_model="org/x")) is None
+    assert plan_export(ExportSpec(target_model="qwen3-8b", target_dir=tmp_path)) is None
+
+
+@pytest.mark.parametrize(("free", "line"), [
+    (4 * 10**7, "take 60.1 MB on the host, and 40.0 MB are free: --cpu-weights int8 would fit"),
+    (10**6, "take 60.1 MB on the host, and 1.0 MB are free: no setting would fit"),
+])  # fmt: skip
+def test_too_little_memory_of_the_host_stops_an_export(
+    free: int, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plan, "free_bytes", lambda device: free)
+    spec = ExportSpec(**TINY, output_dir=tmp_path / "new")
+    with pytest.raises(ExportError, match=line):
+        check_machine(planned(**TINY), spec)
+
+
+def test_export_stops_before_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests have no Hub: an export that went on would say so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(plan, "_smaller", lambda spec, made, free: "no")
+    done = CliRunner().invoke(main, ["--target-model", "qwen3-0.6b", "--backend", "xnnpack"])
+    *lines, last = done.output.splitlines()
+    assert lines[0].startswith("qwen3-0.6b for xnnpack needs ")
+    assert done.exit_code == 1 and last.startswith("Error: qwen3-0.6b: weights take ")
+
+
+def test_too_little_memory_of_a_gpu_stops_an_export(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = planned(target_model="qwen3-0.6b", backend="cuda", check_only=True)
+    monkeypatch.setattr(plan, "free_bytes", lambda device: 10**9 if device.type == "cuda" else None)
+    spec = ExportSpec(target_model="qwen3-0.6b", output_dir=tmp_path / "new")
+    with pytest.raises(ExportError, match=r"on the GPU, and .* are free: no setting"):
+        check_machine(made, spec)
+
+
+def test_the_longest_context_that_fits_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(**TINY, max_seq_len=65536)
+    free = made.weight_bytes + made.cache_bytes // 2
+    monkeypatch.setattr(plan, "free_bytes", lambda device: free)
+    length = int(running_line(made).split("--max-seq-len ")[1].split()[0])
+    fits, longer = (planned(**TINY, max_seq_len=n) for n in (length, length + 512))
+    assert fits.weight_bytes + fits.cache_bytes <= free < longer.weight_bytes + longer.cache_bytes
+    assert running_line(fits) == ""
+
+
+def test_check_reports_the_plan_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--load-format", "dummy", "--dummy-layers", "1", "--drafter", "ngram"]
+    arguments = ["--target-model", "gemma4-tiny", *options, "--backend", "xnnpack"]
+    done = CliRunner().invoke(main, [*arguments, "--check-only", "--json"])
+    report = json.loads(done.stdout)
+    assert list(report["nodes"]) == list(report["plan"]["methods"]) == ["prefill", "target_verify"]
+    assert report["plan"]["recorded"][0]["seconds"] == 32
+    assert done.exit_code == 0 and not list(tmp_path.iterdir())
+
+
+def test_recorded_times_are_in_their_files() -> None:
+    assert set(RECORDED_EXPORTS) <= set(TARGETS)
+    for records in RECORDED_EXPORTS.values():
+        for record in records:
+            text = (RESULTS / record.source).read_text()
+            assert f"{record.seconds} s" in text or f"0m{record.seconds}." in text
