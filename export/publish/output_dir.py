@@ -128,13 +128,14 @@ def _replace(partial: Path, final: Path) -> None:
 def _recover(final: Path) -> None:
     """Clean up after a killed export."""
     replaced = _replaced(final)
+    if replaced.exists() and not _is_artifact(replaced):
+        raise ExportError(f"{replaced}: not an artifact that an export replaced: move it away")
     if replaced.exists() and final.exists():
         shutil.rmtree(replaced)
     elif replaced.exists():
         replaced.rename(final)
     for left in final.parent.glob(".*.partial-*"):
-        own = left.name.startswith(f".{final.name}.partial-")
-        if (own or _is_artifact(left)) and _is_abandoned(left):
+        if PARTIAL.fullmatch(left.name) and _is_artifact(left) and _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -143,10 +144,10 @@ def _replaced(final: Path) -> Path:
 
 
 def _is_artifact(left: Path) -> bool:
-    """Return whether a directory is named as an unfinished artifact's and holds nothing else."""
+    """Return whether a directory holds nothing but files of an artifact, not necessarily all."""
     files = {MANIFEST, *ARTIFACT_FILES}
     try:
-        return bool(PARTIAL.fullmatch(left.name)) and files.issuperset(os.listdir(left))
+        return files.issuperset(os.listdir(left))
     except OSError:  # a file, or another user's
         return False
 

@@ -197,19 +197,33 @@ def test_partial_output_of_a_killed_export_is_removed_and_a_running_ones_is_kept
     tmp_path: Path,
 ) -> None:
     """Of any artifact in the same directory; what was not made by an export is kept."""
-    for name in (".artifact.partial-abandoned", ".another.partial-x", ".another.partial-abcd_123"):
+    for name in (".artifact.partial-abandone", ".another.partial-x", ".another.partial-abcd_123"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pte").write_bytes(b"half")
-    (tmp_path / ".photos.partial-holidays").mkdir()
-    (tmp_path / ".photos.partial-holidays" / "sea.jpg").write_bytes(b"")
+    for name in (".artifact.partial-holidays", ".photos.partial-holidays"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sea.jpg").write_bytes(b"")
     (tmp_path / ".photos.partial-birthday").write_bytes(b"")
-    kept = [".another.partial-x", ".photos.partial-birthday", ".photos.partial-holidays"]
+    kept = [".another.partial-x", ".artifact.partial-holidays", ".photos.partial-birthday",
+            ".photos.partial-holidays"]  # fmt: skip
     with atomic_output_dir(tmp_path / "artifact") as running:
         write_artifact(tmp_path / "artifact", "first")
         assert names(tmp_path) == sorted([*kept, "artifact", running.name])
         say(running, "second")
     assert names(tmp_path) == [*kept, "artifact"]
     assert said(tmp_path / "artifact") == "second"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_directory_named_as_a_replaced_artifact_is_kept(tmp_path: Path, exists: bool) -> None:
+    if exists:
+        write_artifact(tmp_path / "artifact", "first")
+    photo = tmp_path / ".artifact.replaced" / "sea.jpg"
+    photo.parent.mkdir()
+    photo.touch()
+    with pytest.raises(ExportError, match=r"\.artifact\.replaced: not an artifact .* move it away"):
+        write_artifact(tmp_path / "artifact", "second")
+    assert photo.exists() and (tmp_path / "artifact").exists() == exists
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
