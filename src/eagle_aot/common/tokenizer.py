@@ -5,6 +5,7 @@ writes these files so that ids and texts equal those of transformers for the tar
 transformers itself, which takes seconds to import, is not needed here.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -147,7 +148,10 @@ class Tokenizer:
         try:
             length = len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
-            raise PromptError("the prompt is not valid Unicode text") from error
+            why = ""
+            if "\udc80" <= text[error.start] <= "\udcff":  # a byte of a command's argument
+                why = f": it is not in the locale's encoding, {sys.getfilesystemencoding()}"
+            raise PromptError(f"the prompt is not valid Unicode text{why}") from error
         if self.max_text_bytes is not None and length > self.max_text_bytes:
             raise PromptError(
                 f"the prompt has {length} bytes, too many for the context of {self._context} "

@@ -28,7 +28,8 @@ def test_raw_text_has_the_tokenizers_ids(reader: PromptReader) -> None:
     ([1, 2], {"system": "Count."}, "token ids take no system text"),
     ("Tom", {"raw": True, "system": "Count."}, "a raw prompt is text alone"),
     ([USER], {"raw": True}, "a raw prompt is text alone"),
-    ("a\ud800", {}, "the prompt is not valid Unicode text"),
+    ("a\ud800", {}, "the prompt is not valid Unicode text$"),
+    ("\udcc3\udca9", {}, "Unicode text: it is not in the locale's encoding, utf-8"),
 ])  # fmt: skip
 def test_a_prompt_that_cannot_be_read_is_refused(
     reader: PromptReader, prompt: Any, options: dict[str, Any], message: str
