@@ -1,6 +1,7 @@
 """Files of dense tensors: safetensors, and pickled `pytorch_model.bin`."""
 
 import math
+import pickle
 import pickletools
 import re
 import zipfile
@@ -90,8 +91,11 @@ class PickledFile:
         return None
 
 
+MAX_PROTOCOL = 3
+"""Of pickles; torch reads later ones only by executing their code."""
 MAX_PICKLE = 4 << 20
 """Bytes of a table of tensors: one takes some 200, so 20,000 of them."""
+RESAVE = "save its tensors again, with safetensors"
 REPEATABLE = {"BINUNICODE", "SHORT_BINUNICODE", "GLOBAL", "STACK_GLOBAL", "REDUCE"}
 """Operations of a pickle whose result is used again in one that torch writes. Tuples of tuples that
 are used twice take twice the time of hashing or printing with each level."""
@@ -101,6 +105,12 @@ def _load_pickled(path: Path) -> dict[str, Tensor]:
     try:
         _check_pickle(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        operation = re.search(r"Unsupported (?:global: GLOBAL|\w+) [^\s,]+", str(error))
+        raise CheckpointError(
+            f"{path}: cannot be loaded as plain weights "
+            f"({operation[0] if operation else 'damaged'}): {RESAVE}"
+        ) from error
     except Exception as error:  # torch.load raises another type for every kind of damage
         raise CheckpointError(f"{path}: cannot be loaded as plain weights ({error})") from error
     if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
@@ -126,10 +136,12 @@ def _check_pickle(path: Path) -> None:
             _check_repeats(archive.read(entry))
 
 
-def _check_repeats(pickle: bytes) -> None:
+def _check_repeats(pickled: bytes) -> None:
     operations, previous = dict[int, str](), ""  # those whose result is stored, by its number
-    for operation, argument, _ in pickletools.genops(pickle):
+    for operation, argument, _ in pickletools.genops(pickled):
         number = argument or 0
+        if operation.name == "PROTO" and number > MAX_PROTOCOL:
+            raise ValueError(f"pickle protocol {number} is not read: {RESAVE}")
         if operation.name == "MEMOIZE":
             operations[len(operations)] = previous
         elif operation.name.endswith("BINPUT"):

@@ -162,7 +162,9 @@ def test_code_in_a_pickle_is_not_executed(directory: Path) -> None:
     (directory / "model.safetensors").unlink()
     witness = directory / "executed"
     torch.save({"a": torch.ones(1), "b": Touch(witness)}, directory / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="cannot be loaded as plain weights"):
+    with pytest.raises(
+        CheckpointError, match=r"Unsupported global: GLOBAL \S+\): save its tensors"
+    ):
         Checkpoint(directory)
     assert not witness.exists()
     torch.load(directory / "pytorch_model.bin", weights_only=False)
@@ -215,6 +217,22 @@ def test_pickles_that_take_long_to_load_are_refused(
         archive.writestr("model/data.pkl", pickle)
     with pytest.raises(CheckpointError, match=rf"cannot be loaded as plain weights .*{line}"):
         open_weight_file(tmp_path / "pytorch_model.bin")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize(("protocol", "content", "line"), [
+    (4, torch.ones(1), "pickle protocol 4 is not read: save its tensors again, with safetensors"),
+    (5, torch.ones(1), "pickle protocol 5 is not read: save"),
+    (3, b"bytes", r"\(Unsupported operand 67\): save its tensors again"),
+])  # fmt: skip
+def test_an_unread_pickle_is_refused_in_one_line(
+    tmp_path: Path, protocol: int, content: Any, line: str
+) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": content}, path, pickle_protocol=protocol)
+    with pytest.raises(CheckpointError, match=line) as error:
+        open_weight_file(path)
+    assert "\n" not in str(error.value)
 
 
 def test_a_truncated_pickle_is_refused(directory: Path) -> None:
