@@ -44,6 +44,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 Source: llama.cpp `src/llama-arch.cpp` and `llama-model.cpp`, which takes a factor without a type as
 linear."""
+TOKENIZER = "tokenizer.ggml."
 STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 STOP_TEXTS = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
@@ -79,21 +80,23 @@ class BareGguf:
     def config(self) -> dict[str, Any]:
         """The config.json that transformers would write for the model."""
         self._check()
+        stop_ids = self.stop_ids  # checked before transformers warns of them
         config = self._from_transformers()
         equal_share = config["hidden_size"] // config["num_attention_heads"]
         config["head_dim"] = self._head_dim(config.get("head_dim") or equal_share)
         config["rope_parameters"] |= self._rope(config["rope_parameters"], config["head_dim"])
         if self.weights.architecture == LLAMA:
             config["attention_bias"] = any(n.endswith("q_proj.bias") for n in self.weights.names())
-        return config | {"eos_token_id": self.stop_ids}
+        return config | {"eos_token_id": stop_ids}
 
     @cached_property
     def stop_ids(self) -> list[int]:
         """Token ids at which a text, a turn or a message ends: those that the file names, and those
         of control tokens that are known to."""
-        named = [self.weights.field(f"tokenizer.ggml.{key}") for key in STOP_KEYS]
-        tokens = self.weights.field("tokenizer.ggml.tokens") or ()
-        types = self.weights.field("tokenizer.ggml.token_type") or ()
+        self._check_token_ids()
+        named = [self.weights.field(f"{TOKENIZER}{key}") for key in STOP_KEYS]
+        tokens = self.weights.field(f"{TOKENIZER}tokens") or ()
+        types = self.weights.field(f"{TOKENIZER}token_type") or ()
         known_stops = [
             number
             for number, (token, kind) in enumerate(zip(tokens, types, strict=False))
@@ -104,13 +107,13 @@ class BareGguf:
     @cached_property
     def tokenizer_directory(self) -> Path:
         """A directory with tokenizer.json, its settings, template and generation_config.json."""
-        if self.weights.field("tokenizer.ggml.tokens") is None:
+        if self.weights.field(f"{TOKENIZER}tokens") is None:
             raise CheckpointError(f"{self.path}: holds no tokenizer: {WAY_OUT}")
         from eagle_aot.targets.gguf_tokenizer import write_tokenizer  # imports tokenizers
 
         directory = Path(self._temporary.name) / "tokenizer"
-        write_tokenizer(self.weights, directory, WAY_OUT)
         stops = json.dumps({"eos_token_id": self.stop_ids})
+        write_tokenizer(self.weights, directory, WAY_OUT)
         (directory / "generation_config.json").write_text(stops)
         return directory
 
@@ -145,11 +148,27 @@ class BareGguf:
             raise CheckpointError(f"{self.path}: {epsilon} is missing: {WAY_OUT}")
         for name in self.weights.metadata_keys():
             key = name.removeprefix(f"{architecture}.")
-            if key == name or key in READ_KEYS:
+            if key == name:
                 continue
             value = self.weights.field(name)
+            if key in READ_KEYS:
+                if isinstance(value, list):
+                    raise UnsupportedError(f"{self.path}: {name} is an array, one per layer, which "
+                                           f"is not read: {WAY_OUT}")  # fmt: skip
+                continue
             if not any(value == neutral for neutral in self._neutral(key)):
                 raise UnsupportedError(f"{self.path}: {name} is {value}: {WAY_OUT}")
+
+    def _check_token_ids(self) -> None:
+        """Raise CheckpointError for a special token that the vocabulary does not have."""
+        tokens = self.weights.field(f"{TOKENIZER}tokens")
+        for name in self.weights.metadata_keys():
+            if tokens is not None and name.startswith(TOKENIZER) and name.endswith("_token_id"):
+                number = self.weights.field(name)
+                if type(number) is not int or not 0 <= number < len(tokens):
+                    raise CheckpointError(
+                        f"{self.path}: {name} is {number!r}: there are {len(tokens)} tokens"
+                    )
 
     def _neutral(self, key: str) -> tuple[Any, ...]:
         """Return the values of a key that change nothing."""

@@ -249,6 +249,33 @@ def test_eos_eot_and_eom_tokens_are_stop_ids(tmp_path: Path) -> None:
     assert stops == {"eos_token_id": [1, 7]}
 
 
+@pytest.mark.parametrize("key", ["eot_token_id", "eom_token_id", "fim_pre_token_id"])
+@pytest.mark.parametrize("number", [-1, SIZE])
+def test_special_tokens_outside_the_vocabulary_are_refused(
+    tmp_path: Path, key: str, number: int
+) -> None:
+    file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+    file.write_tokenizer(SIZE)
+    file.writer.add_int32(f"tokenizer.ggml.{key}", number)
+    file.close()
+    line = rf"model\.gguf: tokenizer\.ggml\.{key} is {number}: there are {SIZE} tokens"
+    for read in (Checkpoint, tokenizer_directory):
+        with pytest.raises(CheckpointError, match=line):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["feed_forward_length", "attention.head_count_kv"])
+def test_sizes_of_each_layer_are_refused(tmp_path: Path, key: str) -> None:
+    model = random_pre_norm("llama", **GEOMETRY)
+    file = GgufModel(tmp_path / "model.gguf", "llama", layers=model.config.num_hidden_layers)
+    file.write_geometry(model.config)
+    file.writer.kv_data[0].pop(f"llama.{key}")
+    file.writer.add_array(f"llama.{key}", [2, 4])
+    file.close()
+    with pytest.raises(UnsupportedError, match=rf"llama\.{key} is an array, one per layer, which"):
+        Checkpoint(tmp_path)
+
+
 def test_a_gguf_without_a_tokenizer_is_refused_when_the_tokenizer_is_needed(tmp_path: Path) -> None:
     file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
     file.close()
