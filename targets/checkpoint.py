@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,20 @@ INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
 QUANT_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """Files on the quantization of weights alone, and the method of those that do not name it."""
+BITS_KEYS = ("bits", "w_bit", "wbits")
+GROUP_KEYS = ("group_size", "q_group_size")
+"""Spellings of AutoGPTQ, AutoAWQ, GPTQModel and GPTQ-for-LLaMa."""
+VERSION_KEYS = ("checkpoint_format", "format")
+METHOD_KEYS = ("quant_method", "method")
+MODULES, EXTRA = "dynamic", "extra_config"
+"""What GPTQModel (by expressions) and auto-round (by names or expressions) say of modules."""
+QUANT_FACTS = (
+    *(METHOD_KEYS, BITS_KEYS, GROUP_KEYS, VERSION_KEYS),
+    *((key,) for key in ("version", "backend", "packing_format", "is_marlin_format", "sym")),
+    *((key,) for key in ("zero_point", "desc_act", "act_bits", "data_type", MODULES, EXTRA)),
+    *((key,) for key in ("config_groups", "ignore", "kv_cache_scheme")),
+)
+"""What decides how quantized weights are read, each by the keys that it may have."""
 WHOLE, WHOLE_BIN = "model.safetensors", "pytorch_model.bin"
 
 
@@ -53,25 +68,35 @@ class Checkpoint:
         for path in self.files():
             self._index(path)
 
-    @property
+    @cached_property
     def quantization(self) -> ConfigSection:
         """The config's section on the quantisation of weights; empty if it has none.
 
         Multimodal configs may have it in their text's section. compressed-tensors called it
         `compression_config` at first, and nests it in itself in addition to one on sparsity.
-        AutoGPTQ and older AutoAWQ write it to files of their own.
+        AutoGPTQ and older AutoAWQ write it to files of their own. All places are read; what the
+        first does not say is taken from the next. Raises CheckpointError if two contradict.
         """
+        sections = self._quantizations()
+        for other in sections[1:]:
+            sections[0] = sections[0].with_facts_of(other, QUANT_FACTS)
+        return sections[0] if sections else ConfigSection({}, self.config.where)
+
+    def _quantizations(self) -> list[ConfigSection]:
+        """Return all sections on the quantization of weights that are not empty."""
+        sections = []
         for config in (self.config, self.config.section("text_config")):
             for key in ("quantization_config", "compression_config"):
                 section = config.section(key)
-                nested = section.section("quantization_config")
-                if section.values:
-                    values = {**section.values, **nested.values}
-                    return ConfigSection(values, section.where)
+                nested = section.section("quantization_config").values
+                where = Path(f"{section.where}: {key}.quantization_config")
+                sections += [section, ConfigSection(nested, where)]
+        sections = [section for section in sections if section.values]
         for name, method in QUANT_FILES.items():
             if (path := self.directory / name).is_file():
-                return ConfigSection({"quant_method": method} | read_json(path), path)
-        return ConfigSection({}, self.config.where)
+                default = {} if sections else {"quant_method": method}
+                sections.append(ConfigSection(default | read_json(path), path))
+        return sections
 
     def files(self) -> list[Path]:
         """List the weight files, sorted by name."""

@@ -1,7 +1,7 @@
 """Typed reading of a config.json; a value of another type is an error that names its key."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,32 @@ class ConfigSection:
             raise self._wrong(key, value, "a list of positive numbers")
         return tuple(map(float, numbers))
 
+    def any_of(self, keys: Sequence[str], default: Any) -> Any:
+        """Return the value that a fact has under any of its `keys`, text in lower case.
+
+        Raises CheckpointError if two keys contradict each other.
+        """
+        values = {key: _lower(self.values[key]) for key in keys if self.has(key)}
+        if len(set(map(str, values.values()))) > 1:
+            facts = " and ".join(f"{key} {value!r}" for key, value in values.items())
+            raise CheckpointError(f"{self.where}: {facts} contradict each other")
+        return next(iter(values.values()), default)
+
+    def with_facts_of(
+        self, other: "ConfigSection", facts: Sequence[Sequence[str]]
+    ) -> "ConfigSection":
+        """Return this section with what only `other` says. Raises CheckpointError for two values of
+        one of `facts`, each the keys that it may have."""
+        for keys in facts:
+            value, others = self.any_of(keys, None), other.any_of(keys, None)
+            if value is not None and others is not None and value != others:
+                raise CheckpointError(
+                    f"{self.where} says {keys[0]} {value!r} and {other.where} says {others!r}: "
+                    "correct the one that is wrong"
+                )
+        stated = {key: value for key, value in self.values.items() if value is not None}
+        return ConfigSection({**other.values, **stated}, self.where)
+
     def section(self, key: str) -> "ConfigSection":
         """Read a nested object; empty if the key is absent or null."""
         value = self.values.get(key)
@@ -96,3 +122,7 @@ class ConfigSection:
         if len(shown) > QUOTED_CHARACTERS:
             shown = f"{shown[:QUOTED_CHARACTERS]}..."
         return CheckpointError(f"{self.where}: {key} is {shown}, expected {expected}")
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value

@@ -22,7 +22,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.checkpoint import (
+    BITS_KEYS,
+    EXTRA,
+    GROUP_KEYS,
+    MODULES,
+    VERSION_KEYS,
+    Checkpoint,
+)
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.weight import Int4Weight, column_order, symmetric_zero, unpack_words
 
@@ -32,12 +39,6 @@ GPTQ_SUFFIXES = ("qweight", "qzeros", "scales", "g_idx")
 GPTQ_ZERO_OFFSET = {"gptq": 1, "gptq_v2": 0}
 V2_PACKINGS = ("auto_round", "auto_round:gptqmodel")
 """Values of auto-round's packing_format that mean gptq_v2."""
-VERSION_KEYS = ("checkpoint_format", "format")
-BITS_KEYS = ("bits", "w_bit", "wbits")
-GROUP_KEYS = ("group_size", "q_group_size")
-"""Spellings of AutoGPTQ, AutoAWQ, GPTQModel and GPTQ-for-LLaMa."""
-MODULES, EXTRA = "dynamic", "extra_config"
-"""What GPTQModel (by expressions) and auto-round (by names or expressions) say of modules."""
 OTHER_MATH = (
     *("rotation", "adapter"),  # of GPTQModel
     *("rotation_config", "spinquant_config"),  # of auto-round
@@ -50,7 +51,7 @@ LLM_AWQ = "llm-awq"
 def check_awq(config: ConfigSection) -> None:
     """Raise UnsupportedError for every variant that `read_awq` would misread."""
     _check_bits(config, "AWQ", (4,))
-    version = _one_of(config, ("version", *VERSION_KEYS), "gemm")
+    version = config.any_of(("version", *VERSION_KEYS), "gemm")
     if version != "gemm" or config.text("backend", "") == LLM_AWQ:
         name = version if version != "gemm" else LLM_AWQ
         raise UnsupportedError(f"AWQ version {name!r}: only 'gemm' is read")
@@ -96,7 +97,7 @@ def check_gptq(config: ConfigSection) -> None:
 
 def _gptq_version(config: ConfigSection) -> str:
     default = "gptq_v2" if config.text("packing_format", "") in V2_PACKINGS else "gptq"
-    return str(_one_of(config, VERSION_KEYS, default))
+    return str(config.any_of(VERSION_KEYS, default))
 
 
 def module_config(config: ConfigSection, module: str) -> ConfigSection:
@@ -139,7 +140,7 @@ def awq_bits(checkpoint: Checkpoint, module: str) -> int:
 
 def _module_bits(checkpoint: Checkpoint, module: str, supported: Sequence[int]) -> int:
     config = checkpoint.quantization
-    bits = _one_of(module_config(config, module), BITS_KEYS, None)
+    bits = _integer(module_config(config, module), BITS_KEYS, None)
     if bits not in supported:
         raise UnsupportedError(
             f"{config.where}: {module} has {bits} bits: only {_either(supported)} are read"
@@ -166,13 +167,22 @@ def read_gptq(checkpoint: Checkpoint, module: str) -> Int4Weight:
 def _gptq_zeros(checkpoint: Checkpoint, module: str, scales: Tensor, bits: int) -> Tensor:
     """Read the zero points uint8 [K / g, N] for `scales` [K / g, N].
 
-    Raises CheckpointError if the config says `sym` and they are not those of symmetric weights:
-    then the version of the format is another one than the config says.
+    Raises CheckpointError if the version of the format is another one than the config says: if it
+    says `sym` and they are not those of symmetric weights, or if all are in the other version.
     """
     config = module_config(checkpoint.quantization, module)
     version = _gptq_version(config)
     stored = unpack_words(_read_zeros(checkpoint, module, scales, bits), bits)
     zeros = (stored[:, : scales.shape[1]].int() + GPTQ_ZERO_OFFSET[version]) % 2**bits
+    (other,) = GPTQ_ZERO_OFFSET.keys() - {version}
+    shift = GPTQ_ZERO_OFFSET[version] - GPTQ_ZERO_OFFSET[other]
+    if (zeros == symmetric_zero(bits) + shift).all():
+        key = " and ".join(filter(config.has, VERSION_KEYS)) or VERSION_KEYS[0]
+        raise CheckpointError(
+            f"{module}.qzeros: a zero point of {int(zeros[0, 0])} in the format {version!r}, but "
+            f"symmetric weights have {symmetric_zero(bits)}: set {key} to {other!r} in "
+            f"{config.where}"
+        )
     if config.flag("sym"):
         _check_symmetric(zeros, bits, module, version)
     return zeros
@@ -203,9 +213,18 @@ def _gptq_order(
 
 def _check_bits(config: ConfigSection, method: str, supported: Sequence[int]) -> None:
     """Raise UnsupportedError unless the config says one of the `supported` numbers of bits."""
-    bits = _one_of(config, BITS_KEYS, None)
+    bits = _integer(config, BITS_KEYS, None)
     if bits not in supported:
         raise UnsupportedError(f"{method} with {bits} bits: only {_either(supported)} are read")
+
+
+def _integer(config: ConfigSection, keys: Sequence[str], default: int | None) -> Any:
+    """Return the value of any of `keys`. Raises CheckpointError for a number in quotes."""
+    value = config.any_of(keys, default)
+    if isinstance(value, str):
+        key = next(key for key in keys if config.has(key))
+        raise CheckpointError(f"{config.where}: {key} is {value!r}, a string: expected an integer")
+    return value
 
 
 def _either(numbers: Sequence[int]) -> str:
@@ -221,19 +240,6 @@ def _refuse_other_math(config: ConfigSection) -> None:
         raise UnsupportedError(f"{config.where}: act_bits {bits}: only weight-only is read")
     if (kind := config.text("data_type", "int")) != "int":
         raise UnsupportedError(f"{config.where}: data_type {kind!r}: only 'int' is read")
-
-
-def _one_of(config: ConfigSection, keys: Sequence[str], default: Any) -> Any:
-    """Return the value that a fact has under any of its `keys`, text in lower case.
-
-    Raises CheckpointError if two keys contradict each other.
-    """
-    values = {key: config.values[key] for key in keys if config.has(key)}
-    values = {key: v.lower() if isinstance(v, str) else v for key, v in values.items()}
-    if len(set(map(str, values.values()))) > 1:
-        said = " and ".join(f"{key} {value!r}" for key, value in values.items())
-        raise CheckpointError(f"{config.where}: {said} contradict each other")
-    return next(iter(values.values()), default)
 
 
 def _read_words(checkpoint: Checkpoint, name: str) -> Tensor:
@@ -254,7 +260,7 @@ def _read_scales(checkpoint: Checkpoint, module: str, rows: int, columns: int) -
         raise CheckpointError(
             f"{name}: {scales.dtype} {list(scales.shape)} for a weight [{rows}, {columns}]"
         )
-    group_size = _one_of(module_config(checkpoint.quantization, module), GROUP_KEYS, -1)
+    group_size = _integer(module_config(checkpoint.quantization, module), GROUP_KEYS, -1)
     if group_size not in (-1, columns // groups):
         raise CheckpointError(
             f"{name}: groups of {columns // groups}, the config says {group_size}"

@@ -10,7 +10,7 @@ import torch
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -66,6 +66,8 @@ def test_read_weights_equal_the_written_values_for_every_shape(
     bits, act_order = (4, False) if form == "awq" else (bits, act_order)
     dense_weight = torch.randn(8 * eights, groups * group) + 0.3
     written = rounded(dense_weight, group, symmetric, bits, act_order)
+    half, shift = 2 ** (bits - 1), 1 if form == "gptq 1" else -1
+    assume(form == "awq" or not (written.zeros == half + shift).all())
     config = (AWQ if form == "awq" else GPTQ) | {"group_size": group, "sym": symmetric}
     config |= {"bits": bits, "desc_act": act_order} | (V2 if form == "gptq 2" else {})
     tensors = awq(written) if form == "awq" else gptq(written, int(form[-1]))
@@ -254,6 +256,69 @@ def test_zero_points_that_contradict_sym_are_refused(
     checkpoint = write_linear(tmp_path, tensors, config)
     with pytest.raises(CheckpointError, match=r"proj.qzeros: a zero point of [79] in the format"):
         read_gptq(checkpoint, "proj")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("said", [{}, {"sym": False}, {"sym": True}], ids=str)
+@pytest.mark.parametrize(("stored", "spelling", "line"), [
+    (2, {}, "set checkpoint_format to 'gptq_v2' in .*config.json"),
+    (2, {"format": "gptq"}, "set format to 'gptq_v2' in"),
+    (1, V2, "set checkpoint_format to 'gptq' in"),
+    (1, {"packing_format": "auto_round"}, "set checkpoint_format to 'gptq' in"),
+])  # fmt: skip
+def test_symmetric_zero_points_of_the_other_version_are_refused(
+    tmp_path: Path, bits: int, said: Config, stored: int, spelling: Config, line: str
+) -> None:
+    written = rounded(torch.randn(8, 64), 32, symmetric=True, bits=bits)
+    config = {"quant_method": "gptq", "bits": bits, "group_size": 32} | said | spelling
+    with pytest.raises(CheckpointError, match=rf"^proj.qzeros: .* have {2 ** (bits - 1)}: {line}"):
+        read(tmp_path, gptq(written, stored), config)
+    assert torch.equal(dense(read(tmp_path, gptq(written, 3 - stored), config)), written.dense)
+
+
+@pytest.mark.parametrize(("changes", "line"), [
+    ({"bits": "4"}, "bits is '4', a string: expected an integer"),
+    ({"bits": None, "w_bit": "4"}, "w_bit is '4', a string"),
+    ({"group_size": "32"}, "group_size is '32', a string"),
+    ({"dynamic": {".*": {"bits": "8"}}}, "bits is '8', a string"),
+], ids=str)  # fmt: skip
+def test_numbers_in_quotes_are_refused(tmp_path: Path, changes: Config, line: str) -> None:
+    tensors = gptq(rounded(torch.randn(8, 64), 32), 1)
+    with pytest.raises(CheckpointError, match=rf"config\.json: {line}"):
+        read(tmp_path, tensors, GPTQ | changes)
+
+
+@pytest.mark.parametrize("name", ["quantize_config.json", "quant_config.json"])
+def test_a_second_file_adds_what_the_config_does_not_say(tmp_path: Path, name: str) -> None:
+    written = rounded(torch.randn(8, 32), 32)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": None, "damp_percent": 0.1}
+    checkpoint = write_linear(tmp_path, gptq(written, 2), config)
+    second = {"w_bit": 4, "checkpoint_format": "GPTQ_V2", "group_size": 32, "damp_percent": 0.01}
+    (tmp_path / name).write_text(json.dumps(second))
+    assert torch.equal(dense(read_gptq(checkpoint, "proj")), written.dense)
+    assert checkpoint.quantization.text("quant_method") == "gptq"
+
+
+@pytest.mark.parametrize(("first", "second", "line"), [
+    (V2, {"format": "gptq"}, "checkpoint_format 'gptq_v2' and .* says 'gptq'"),
+    ({}, {"w_bit": 8}, "bits 4 and"),
+    ({}, {"q_group_size": 64}, "group_size 32 and"),
+    ({}, {"sym": True}, "sym False and"),
+    ({}, {"quant_method": "awq"}, "quant_method 'gptq' and"),
+], ids=str)  # fmt: skip
+def test_contradicting_places_are_refused(
+    tmp_path: Path, first: Config, second: Config, line: str
+) -> None:
+    tensors = gptq(rounded(torch.randn(8, 32), 32), 1)
+    for name in ("quantize_config.json", "config.json: quantization_config.quantization_config"):
+        nested = {"quantization_config": second} if name.startswith("config") else {}
+        checkpoint = write_linear(tmp_path, tensors, GPTQ | first | nested)
+        if not nested:
+            (tmp_path / name).write_text(json.dumps(second))
+        with pytest.raises(CheckpointError, match=rf"config\.json says {line}") as error:
+            read_gptq(checkpoint, "proj")
+        assert name in str(error.value)
+        (tmp_path / "quantize_config.json").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("own", [
