@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from jinja2.exceptions import SecurityError, UndefinedError
+from jinja2.exceptions import SecurityError, TemplateError, UndefinedError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from eagle_aot.common.chat_template import ChatTemplate
@@ -40,7 +40,7 @@ FEATURES = {
     "dict": "{{ dict(a=1).a }}{{ dict([('b', 2)]) }}{{ dict.fromkeys('ab') }}",
     "generation": "{% set x = 1 %}{% for m in messages %}{% generation %}{% set x = 2 %}"
     "{{ m.content }}{{ loop.index }}{{ x }}{% endgeneration %}{{ x }}{% endfor %}",
-    "map": "{{ messages | map(attribute='role') | join(',') }}{{ lipsum is defined }}",
+    "map": "{{ messages | map(attribute='role') | join(',') }}",
     "strings": "{% for m in messages[::-1] %}{% if m.content.startswith('<think>') %}"
     "{{ m.content.split('</think>')[-1].lstrip('\\n') }}{% elif m.content is string %}"
     "{{ loop.index0 }}{{ messages | length }}{% endif %}{% endfor %}",
@@ -116,7 +116,7 @@ def test_templates_reach_no_internals_of_python(template: str) -> None:
      "steps of a chat template: 65537 is more than 65536"),
     ("{% for a in range(9) recursive %}{{ loop(range(9)) }}{% endfor %}", "recursion|steps"),
     ("{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = n.a + n.a %}{% endfor %}",
-     "a value of a chat template: 33554432 is more than 16777216"),
+     "a value of a chat template: 524288 is more than 262144"),
     ("{% set n = namespace(a='a') %}{% for i in range(60) %}{% set n.a = n.a ~ n.a %}{% endfor %}",
      "a text of a chat template: 33554432 is more"),
     ("{% for i in range(90000) %}{{ 'a' * 90000 }}{% endfor %}", "the text of a chat template"),
@@ -126,9 +126,38 @@ def test_templates_reach_no_internals_of_python(template: str) -> None:
     ("{{ '%1000000000d' % 1 }}", "formats a text of any width: '%1000000000d'"),
     ("{{ '%*d' % (1000000000, 1) }}", "formats a text of any width"),
     ("a" * (1 << 20) + "a", "a chat template: 1048577 is more than 1048576"),
+    ("{{ lipsum(10 ** 8) }}", "'lipsum' is undefined"),
+    ("{{ 'a' | center(10 ** 9) }}", "No filter named 'center'"),
+    ("{{ ['a'] | map('center', 10 ** 9) | list }}", "No filter named 'center'"),
+    ("{{ [1] | slice(10 ** 8) }}", "No filter named 'slice'"),
+    ("{{ 'a'.zfill(10 ** 9) }}", r"calls zfill\(\), which is not supported"),
+    ("{{ ('a' | attr('ljust'))(10 ** 9) }}", r"calls ljust\(\), which is not supported"),
+    ("{{ '\t'.expandtabs(10 ** 9) }}", r"calls expandtabs\(\)"),
+    ("{{ '{:>1000000000}'.format('a') }}", "formats a text of any width: '{:>1000000000}'"),
+    ("{{ '{:>{}}'.format('a', 10 ** 9) }}", "formats a text of any width"),
+    ("{{ '%1000000000d' | format(1) }}", "formats a text of any width"),
+    ("{{ ('%(a)s' * 9999) | format(a='a' * 99999) }}", "a text of a chat template: "),
+    ("{{ strftime_now('%1000000000Y') }}", "formats a text of any width"),
+    ("{{ 'a' | indent(10 ** 9) }}", "an indent of a chat template: 1000000000 is more than 64"),
+    ("{{ [1] | tojson(indent=10 ** 9) }}", "the indent of JSON in a chat template: 1000000000"),
+    ("{% set a = 'a' * 9999 %}{{ a.replace('', a) }}", "a text of a chat template: 99999999 is"),
+    ("{% set a = 'a' * 9999 %}{{ a | replace('a', a) }}", "a text of a chat template: 99990"),
+    ("{% set a = 'a' * 9999 %}{{ a.join(a) }}", "a text of a chat template: 99990000 is"),
+    ("{% set a = 'a' * 9999 %}{{ a | list | join(a) }}", "a text of a chat template: 99990000"),
+    ("{{ ['a' * 99999] * 999 }}", "a value of a chat template: 99899001 is more"),
+    ("{{ ('a' * 99999) | map('replace', '', 'a' * 4999999) | list }}", "reads and makes"),
+    ("{% set n = namespace(a=1) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}{% endfor %}",
+     "values of a chat template: "),
+    ("{% set n = namespace(a='a') %}{% for i in range(60) %}{% set n.a %}{{ n.a }}{{ n.a }}"
+     "{% endset %}{% endfor %}", "a value of a chat template: 33554432 is more than 16777216"),
+    ("{% set a = [0] * 99999 %}{% for i in range(60000) %}{{ 1 in a }}{% endfor %}", "reads and"),
+    ("{% set a = 'a' * 9999999 %}{% for i in range(60000) %}{% set b = a[1:] %}{% endfor %}",
+     "what a chat template reads and makes: "),
+    ("{% block a %}{{ self.b() }}{{ self.b() }}{% endblock %}"
+     "{% block b %}{{ self.a() }}{% endblock %}", "recursion"),
 ])  # fmt: skip
 def test_templates_that_would_not_end_are_stopped(template: str, line: str) -> None:
-    with pytest.raises((SecurityError, RecursionError), match=line):
+    with pytest.raises((TemplateError, SecurityError, RecursionError), match=line):
         ChatTemplate(template).render(x=1000 * "a")
 
 

@@ -134,7 +134,13 @@ def test_messages_keep_their_own_system_text() -> None:
     assert with_system([QUESTION], "Be brief.") == [CONVERSATION[0], QUESTION]
 
 
-@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{% if %}", "{{ raise_exception('no') }}"])
+def test_a_template_may_refuse_a_conversation(directory: Path) -> None:
+    (directory / TEMPLATE).write_text("{{ raise_exception('no') }}")
+    with pytest.raises(PromptError, match=r"the chat template refuses the conversation \(no\)"):
+        read_tokenizer(directory).encode(CONVERSATION)
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{% if %}", "{{ 'a'.center(9) }}"])
 def test_a_template_that_fails_is_an_error_of_the_artifact(directory: Path, template: str) -> None:
     (directory / TEMPLATE).write_text(template)
     with pytest.raises(ArtifactError, match=r"the chat template cannot be rendered \("):

@@ -72,8 +72,8 @@ def test_tokenizers_that_are_programs_are_refused(
 
 @pytest.mark.parametrize(("template", "line"), [
     ("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}", "steps of"),
-    ("{{ 'a'.center(10 ** 10) }}", "takes over 4 GiB of memory"),
-    ("{{ ('a' * 90000).replace('a', 'a' * 90000) }}", "takes over 4 GiB of memory"),
+    ("{{ 'a'.center(10 ** 10) }}", r"calls center\(\), which is not supported"),
+    ("{{ ('a' * 90000).replace('a', 'a' * 90000) }}", "a text of a chat template: 8100090000 is"),
     ("a" * (50 << 20), "a chat template: 52428800 is more than 1048576"),
 ])  # fmt: skip
 def test_templates_that_are_bombs_are_refused(directory: Path, template: str, line: str) -> None:

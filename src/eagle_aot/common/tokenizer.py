@@ -166,7 +166,8 @@ class Tokenizer:
         self, messages: Sequence[Mapping[str, object]], add_generation_prompt: bool = True
     ) -> str:
         """Return the text of a conversation, with `add_generation_prompt` up to where an answer
-        begins. Raises ArtifactError where the template fails."""
+        begins. Raises PromptError where the template refuses it, and ArtifactError where the
+        template fails."""
         try:
             text: str = self._template.render(
                 messages=list(messages),
@@ -175,6 +176,8 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
                 **self.special_tokens,
             )
+        except PromptError as error:
+            raise PromptError(f"the chat template refuses the conversation ({error})") from error
         except Exception as error:  # a template may compute anything, and divide by zero
             raise ArtifactError(f"the chat template cannot be rendered ({error})") from error
         return text
@@ -204,8 +207,10 @@ class Tokenizer:
         without = self.render(others)
         try:
             text = self.render(messages)
-        except ArtifactError as error:
+        except PromptError as error:
             raise PromptError(f"{NO_SYSTEM} ({error.__cause__})") from error
+        except ArtifactError as error:
+            raise PromptError(NO_SYSTEM) from error
         content = system["content"]
         if text == without and isinstance(content, str) and content.strip() not in text:
             raise PromptError(NO_SYSTEM)
