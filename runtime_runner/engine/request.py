@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eagle_aot.common.errors import EagleError, PromptError, SettingError
+from eagle_aot.common.errors import ArtifactError, EagleError, PromptError, SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.decode.shape import AUTO, MAX_AUTO_DEPTH, ChainLen, Shape
@@ -164,6 +164,8 @@ class Failed:
     @property
     def is_expected(self) -> bool:
         """Whether the user can mend it; anything else is a bug, whose text is for the log alone."""
+        if isinstance(self.cause, ArtifactError):
+            return False
         return isinstance(self.cause, EagleError) or shortage(self.cause) is not None
 
     def to_json(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ class Metrics:
 
         self._requests = counter("requests", "Answers, by how they ended.", "outcome")
         self._refused = counter("error_responses", "Error responses.", "status", "code")
-        text = "Connections that were ended: late, too long, or too many."
+        text = "Connections that were ended: late, too long, too many, or malformed."
         self._closed = counter("connections_ended", text, "reason")
         self._prompt = counter("prompt_tokens", "Tokens of prompts.")
         self._cached = counter("prompt_tokens_cached", "Tokens of prompts that were cached.")
@@ -102,7 +102,7 @@ class Metrics:
         self._refused.labels(str(status), code).inc()
 
     def connection_ended(self, reason: str) -> None:
-        """Count a connection that passed a limit: `late`, `too_long` or `too_many`."""
+        """Count a connection that was ended: `late`, `too_long`, `too_many` or `malformed`."""
         self._closed.labels(reason).inc()
 
     @property

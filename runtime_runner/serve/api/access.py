@@ -17,6 +17,8 @@ from eagle_aot.runtime_runner.serve.spec import ServeSpec
 OPEN = ("/", "/health", "/metrics")
 PAGE_FILES = "/page/"
 """Paths that need no key."""
+HOSTLESS = ("/health", "/metrics")
+"""Paths that need no host either: health checks speak HTTP/1.0."""
 
 
 class AccessCheck:
@@ -50,7 +52,9 @@ class AccessCheck:
     def check(self, path: str, headers: Headers) -> None:
         """Raise ApiError for a request that is refused."""
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._is_here(hosts[0]):
+        if not hosts and path in HOSTLESS:
+            hosts = [""]
+        elif len(hosts) != 1 or not self._is_here(hosts[0]):
             line = f"host {', '.join(hosts)!r}: not served here: start with --allowed-host NAME"
             raise ApiError(403, one_line(line), "host_not_allowed")
         for origin in headers.getlist("origin"):
@@ -61,6 +65,8 @@ class AccessCheck:
             self._check_key(headers.get("authorization", ""))
 
     def _is_here(self, host: str) -> bool:
+        if set(host) & set("@/?#\\"):
+            return False
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

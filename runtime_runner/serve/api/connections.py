@@ -1,16 +1,21 @@
 """HTTP/1.1 connections with limits on their number, and on the time and bytes of each message."""
 
 import asyncio
+import logging
 import os
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from eagle_aot.common.text import one_line
+
+log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 1024
 MAX_ACCEPTED = 128
 SPARE_DESCRIPTORS = 16
@@ -85,6 +90,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._idle_since = self.loop.time()
+        self._malformed = False
+        """Whether the rest of what the client sends is dropped."""
 
     @property
     def _answering(self) -> bool:
@@ -128,9 +135,17 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
         self._bytes += len(data)
-        super().data_received(data)
-        if self.transport.is_closing():
+        if self._malformed:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the request is answered; no other protocol is spoken
+        except httptools.HttpParserError as error:
+            self._refuse(error)
+        if self._malformed or self.transport.is_closing():
             return
         if self._in_head and self._bytes and self._deadline is None:
             self._expect(self._limits.head_seconds)
@@ -142,6 +157,18 @@ class LimitedProtocol(HttpToolsProtocol):
                 if self._in_head
                 else b"413 Content Too Large",
             )
+
+    def _refuse(self, error: httptools.HttpParserError) -> None:
+        """End the connection for what is no message, or is over a limit. The complete requests
+        before it are answered."""
+        self._malformed = True
+        log.info("malformed request: %s", one_line(str(error.__context__ or error)))
+        if self._in_head and self._answering:
+            self._limits.on_end("malformed")
+            self._expect(None)
+            self.cycle.keep_alive = False  # the last request's
+        else:
+            self.end("malformed", b"400 Bad Request")
 
     def _expect(self, seconds: float | None) -> None:
         """End the connection unless the next part of the message is whole in that time; None for
@@ -159,15 +186,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= MAX_HEADERS:
-            raise ValueError("too many headers")  # uvicorn answers with 400 and closes
+            raise ValueError("too many headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at once")
+        super().on_headers_complete()
         self._in_head = False
         self._expect(self._limits.body_seconds)
-        super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
         self._chunks += 1

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from eagle_aot.common.errors import EagleError
+from eagle_aot.common.errors import ArtifactError, EagleError
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR, RequestFailed
 from eagle_aot.runtime_runner.serve.metrics import Metrics
@@ -20,8 +20,10 @@ RETRY_AFTER = 1  # seconds
 PROBLEM = re.compile(r"(?P<problem>.*?)(?: - at `(?:key` in `)?\$(?P<path>[^`]*)`)?", re.DOTALL)
 UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.DOTALL)
 MISSING = re.compile("Object missing required field `(.*)`")
-INDEX = re.compile(r"\[([0-9]+|\.\.\.)\]")
+INDEX = re.compile(r"\[([0-9]+)\]")
 """Patterns of msgspec's error lines."""
+ANY_KEY = "[...]"
+"""How they name a value in a dict."""
 
 KINDS: tuple[tuple[type[Exception], int, str | None], ...] = (
     (QueueFull, 429, "queue_full"),
@@ -59,12 +61,12 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """Return the error for an exception that a request may raise; any other one is a bug, and
-    clients get no details."""
+    """Return the error for an exception that a request may raise. Any other one is a bug or a
+    failure of the artifact, whose text is for the log alone."""
     if isinstance(error, ApiError):
         return error
     for kind, status, code in KINDS:
-        if isinstance(error, kind):
+        if isinstance(error, kind) and not isinstance(error, ArtifactError):
             return ApiError(status, one_line(str(error)), code)
     return ApiError(500, INTERNAL_ERROR, "internal_error")
 
@@ -102,6 +104,8 @@ class ErrorReporter:
         """Give all failures of `app` the same form."""
 
         async def failed(request: Request, error: Exception) -> JSONResponse:
+            if isinstance(error, ArtifactError):  # uvicorn logs those that are no EagleError
+                log.error("a request failed", exc_info=error)
             return self.response(request.url.path, api_error(error))
 
         async def http(request: Request, error: Exception) -> JSONResponse:
@@ -122,7 +126,8 @@ def invalid_body(error: Exception) -> ApiError:
         return ApiError(400, one_line(f"the body is not JSON: {error}"))
     match = PROBLEM.fullmatch(str(error))
     assert match is not None
-    problem, path = match["problem"], INDEX.sub(r".\1", match["path"] or "").lstrip(".")
+    problem, path = match["problem"], (match["path"] or "").replace(ANY_KEY, "")
+    path = INDEX.sub(r".\1", path).lstrip(".")
     unknown, missing = UNKNOWN.fullmatch(problem), MISSING.fullmatch(problem)
     if name := unknown or missing:
         path = ".".join(filter(None, (path, name[1])))

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from eagle_aot.common.errors import EagleError
+from eagle_aot.common.errors import ArtifactError, EagleError
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
@@ -146,6 +146,7 @@ def test_signals_end_a_server_whose_step_hangs(hangs: Callable[[], None]) -> Non
     ("error", "line"),
     [
         (RuntimeError(SECRET), INTERNAL_ERROR),
+        (ArtifactError(SECRET), INTERNAL_ERROR),
         (EagleError("too long"), "too long"),
         (MemoryError(), "out of memory on the host"),
     ],

@@ -8,8 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 
 from eagle_aot.runtime_runner.serve.api.access import AccessCheck
+from eagle_aot.runtime_runner.serve.api.errors import ApiError
 from support.full_service import MODEL, PASSED, FullService
 
 COMPLETION = "/v1/completions"
@@ -39,6 +41,10 @@ def request(
     ({}, "10.1.2.3", False),
     ({}, "", False),
     ({}, "[::1", False),
+    ({}, "user@localhost", False),
+    ({}, "localhost/evil", False),
+    ({}, "localhost?evil", False),
+    ({"allowed_host": ("*",)}, "user@localhost", False),
     ({"host": "10.1.2.3"}, "10.1.2.3:8000", True),
     ({"host": "10.1.2.3"}, "10.1.2.4:8000", False),
     ({"host": "Box.lan"}, "box.lan", True),
@@ -56,6 +62,21 @@ def test_only_allowed_hosts_are_answered(options: Any, host: str, passes: bool) 
     if not passes:
         assert answer.json()["error"]["code"] == "host_not_allowed"
         assert "--allowed-host" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "passes"), [
+    ("/health", True), ("/metrics", True), ("/", False), ("/v1/models", False),
+])  # fmt: skip
+def test_health_checks_need_no_host(path: str, passes: bool) -> None:
+    service = FullService()
+    check = AccessCheck(service.app, service.model.spec, (), errors=None)  # type: ignore[arg-type]
+    if passes:
+        check.check(path, Headers({}))
+    else:
+        with pytest.raises(ApiError, match="--allowed-host"):
+            check.check(path, Headers({}))
+    with pytest.raises(ApiError, match="--allow-origin"):
+        check.check("/health", Headers({"origin": "https://evil.example"}))
 
 
 def test_two_hosts_are_refused() -> None:

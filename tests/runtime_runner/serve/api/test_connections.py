@@ -176,7 +176,36 @@ def test_no_later_message_of_a_wrong_connection_is_answered(
 ) -> None:
     answers = loopback.send(content)
     assert answers.count(b"HTTP/1.1 200") <= connections.MAX_PIPELINED + 1
-    assert b"HTTP/1.1 400" in answers or not answers
+    assert b"HTTP/1.1 400" in answers or answers.count(b"connection: close") == 1
+
+
+@pytest.mark.parametrize(("content", "line"), [
+    (HEAD + KEY + b"Content-Length: 3\r\n" + CHUNKED + b"\r\n0\r\n\r\n", "Content-Length"),
+    (HEAD + KEY + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "Content-Length"),
+    (HEAD + b"X: a\r\n" * 101 + b"\r\n", "too many headers"),
+    (b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", "url"),
+    (b"\x16\x03\x01\x02\x00", "method"),
+], ids=["length, then chunks", "two lengths", "many headers", "CONNECT", "TLS"])  # fmt: skip
+def test_malformed_requests_are_counted_and_logged(
+    loopback: Loopback, content: bytes, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    malformed = loopback.ended("malformed")
+    with caplog.at_level(logging.INFO, connections.__name__):
+        assert loopback.send(content).startswith(b"HTTP/1.1 400 ")
+    assert loopback.ended("malformed") == malformed + 1
+    (record,) = (r for r in caplog.records if r.name == connections.__name__)
+    assert record.message.startswith("malformed request: ") and line in record.message
+
+
+@pytest.mark.parametrize("content", [HEALTH * 12, HEALTH * 2 + b"no HTTP\r\n\r\n"])
+def test_complete_requests_before_a_malformed_one_are_answered(
+    loopback: Loopback, content: bytes
+) -> None:
+    malformed, answers = loopback.ended("malformed"), loopback.send(content)
+    most = connections.MAX_PIPELINED + 1
+    assert answers.count(b"HTTP/1.1 200") == min(content.count(HEALTH), most)
+    assert b"HTTP/1.1 400" not in answers and answers.count(b"connection: close") == 1
+    assert loopback.ended("malformed") == malformed + 1
 
 
 def test_a_refused_client_cannot_send_forever(loopback: Loopback) -> None:

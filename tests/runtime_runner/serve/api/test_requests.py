@@ -12,6 +12,9 @@ import httpx
 import msgspec
 import pytest
 
+from eagle_aot.common.errors import ArtifactError
+from eagle_aot.common.tokenizer import library_errors
+from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR
 from eagle_aot.runtime_runner.serve.api import bodies
 from eagle_aot.runtime_runner.serve.api.requests import MAX_PARTS
 from support.full_service import MODEL, PASSED, FullService
@@ -75,6 +78,29 @@ def test_valid_bodies_pass(body: dict[str, Any]) -> None:
     ((_, params), *_) = service.requests[0].prompts
     assert (params.max_new_tokens, params.temperature, params.top_k) == (16, 1.0, 0)
     assert params.logit_bias == ({5: 1.0} if "logit_bias" in body else {})
+
+
+@pytest.mark.parametrize("error", [ArtifactError("/secret PanicException"), MemoryError()])
+def test_failures_of_the_tokenizer_are_the_servers(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def read(prompt: Any, *, raw: bool) -> Any:
+        with library_errors("the tokenizer cannot encode the prompt"):
+            raise error
+
+    service = FullService()
+    service.model.read = read
+    answer = post(COMPLETION, json.dumps({"model": MODEL, "prompt": "a"}), service)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == INTERNAL_ERROR
+    assert "the tokenizer cannot encode the prompt" in caplog.text
+
+
+@pytest.mark.parametrize("number", ["1e999", '"x"'])
+def test_a_wrong_bias_has_the_name_of_its_parameter(number: str) -> None:
+    body = f'{{"model": "{MODEL}", "prompt": "a", "logit_bias": {{"1": {number}}}}}'
+    error = post(COMPLETION, body).json()["error"]
+    assert error["param"] == "logit_bias" and error["message"].startswith("logit_bias: ")
 
 
 def nested(message: str, count: int) -> str:
