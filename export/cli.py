@@ -101,7 +101,8 @@ def export(spec: ExportSpec) -> None:
         report_plan(plan, None)  # the size of a download is printed when it begins
         check_machine(plan, spec)
     resolved = resolve(spec)
-    resolved.progress.since(started, "begin")
+    downloads = sum(stage.seconds for stage in resolved.progress.stages)
+    resolved.progress.since(started + downloads, "begin")
     report_drafter(spec, resolved)
     if line := untested_gpu_warning(resolved.backend):
         click.echo(line, err=True)

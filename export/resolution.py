@@ -90,7 +90,8 @@ def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExpor
     progress = progress or Progress()
     backend = _backend(spec)
     attention = choose_attention(spec.attention, backend)
-    checkpoints = resolve_checkpoints(replace(spec, backend=backend, attention=attention))
+    spec = replace(spec, backend=backend, attention=attention)
+    checkpoints = resolve_checkpoints(spec, progress)
     image_tokens = _image_tokens(checkpoints)
     max_prefill = spec.max_prefill or max(DEFAULT_MAX_PREFILL[backend], *image_tokens or (0,))
     return ResolvedExport(

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
+from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.registry import OF_DUMMIES
 from eagle_aot.export.loading.locate import locate
 from eagle_aot.export.loading.provenance import Provenance
@@ -33,21 +34,21 @@ class ResolvedCheckpoints:
         return Provenance(self.spec.target_dir, self.spec.draft_dir, self.spec.is_dummy)
 
 
-def resolve_checkpoints(spec: ExportSpec) -> ResolvedCheckpoints:
+def resolve_checkpoints(spec: ExportSpec, progress: Progress | None = None) -> ResolvedCheckpoints:
     """Complete the target's name, directories and drafter, before anything is loaded.
 
-    Repositories are downloaded. `target_model` "auto" becomes the `model_type` in the directory's
-    config.json. Without a head of its own the target has the table's; without any head, `drafter`
-    "auto" becomes ngram. A check of a registered target without a checkpoint is one of a dummy.
-    Raises SettingError for an unknown target, for options that contradict each other and for a
-    directory that is required, CheckpointNotFoundError for one that does not exist,
-    UnsupportedError for a target that is known and refused, HubError.
+    Repositories are downloaded, each as a stage of the progress. `target_model` "auto" becomes the
+    `model_type` in the directory's config.json. Without a head of its own the target has the
+    table's; without any head, `drafter` "auto" becomes ngram. A check of a registered target
+    without a checkpoint is one of a dummy. Raises SettingError for an unknown target, for options
+    that contradict each other and for a directory that is required, CheckpointNotFoundError for one
+    that does not exist, UnsupportedError for a target that is known and refused, HubError.
     """
     if spec.target_model is None:
         raise SettingError("--target-model is required (see eagle-inspect targets)")
     if spec.check_only and not _names_checkpoint(spec):
         spec = replace(spec, load_format=DUMMY)
-    resolved = _of_dummy(spec) if spec.is_dummy else _of_directories(locate(spec))
+    resolved = _of_dummy(spec) if spec.is_dummy else _of_directories(locate(spec, progress))
     if not resolved.has_head:
         check_no_head(resolved)
     return ResolvedCheckpoints(resolved)

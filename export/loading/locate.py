@@ -15,6 +15,7 @@ from eagle_aot.common.hub import (
     is_offline,
     plan_download,
 )
+from eagle_aot.common.progress import Progress
 from eagle_aot.export.loading.smollm2 import REPOSITORY as SMOLLM2
 from eagle_aot.export.loading.smollm2 import get_smollm2
 from eagle_aot.export.spec import AUTO, ExportSpec
@@ -23,7 +24,7 @@ from eagle_aot.targets.hub import checkpoint_files
 from eagle_aot.targets.registry import is_registered, name_of_repository
 
 
-def locate(spec: ExportSpec) -> ExportSpec:
+def locate(spec: ExportSpec, progress: Progress | None = None) -> ExportSpec:
     """Replace what `--target-model` and `--draft-model` name by directories.
 
     A registered target has a repository and heads, a repository or a path has a config.json that
@@ -32,7 +33,7 @@ def locate(spec: ExportSpec) -> ExportSpec:
     """
     try:
         named, plans = plan_downloads(spec)
-        fetch(list(plans.values()))
+        fetch(list(plans.values()), progress)
     except HubError as error:
         named, repository = _target(spec)
         if repository == Repository(SMOLLM2) and spec.draft_model is None and not is_offline():

@@ -6,7 +6,8 @@ from pathlib import Path
 from eagle_aot import __version__
 from eagle_aot.artifact import ARTIFACT_FILES, MANIFEST, CacheBytes, CheckpointIdentity, Manifest
 from eagle_aot.common.errors import HubError, SettingError
-from eagle_aot.common.hub import Repository, hide_progress_unless_terminal, hub_errors
+from eagle_aot.common.hub import Repository, hub_errors
+from eagle_aot.common.progress import Progress
 from eagle_aot.common.text import gigabytes, printable
 
 CARD = "README.md"
@@ -40,11 +41,12 @@ def push(directory: Path, repository: Repository) -> str:
     the organization is private. Files of an earlier artifact are replaced. Raises HubError.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    hide_progress_unless_terminal()
+    disable_progress_bars()
     manifest = Manifest.read(directory)
     files = (*manifest.files, MANIFEST)
-    with hub_errors(repository):
+    with hub_errors(repository), Progress().stage("upload"):
         api = HfApi()
         url = api.create_repo(repository.id, exist_ok=True)
         stale = {*api.list_repo_files(repository.id)} & {*ARTIFACT_FILES} - {*files}

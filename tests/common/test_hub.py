@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ import pytest
 from huggingface_hub import constants
 
 from eagle_aot.common.errors import HubError
-from eagle_aot.common.hub import Repository, download
+from eagle_aot.common.hub import Repository, download, fetch, plan_download
+from eagle_aot.common.progress import Progress
 from support.hub import (
     READER,
     Faults,
@@ -81,6 +83,22 @@ def test_second_download_makes_no_request(hub: Hub, capsys: pytest.CaptureFixtur
     hub.requests.clear()
     assert fetched() == fetched(f"org/model@{commit}") == directory
     assert (hub.requests, capsys.readouterr().err) == ([], "")
+
+
+def test_terminal_shows_bytes_until_all_are_there(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, progress = list[int](), Progress()
+
+    @contextmanager
+    def download(name: str, size: int) -> Iterator[Callable[[int], None]]:
+        assert (name, size) == ("download org/model", len(SMALL) + len(BIG))
+        yield shown.append
+
+    monkeypatch.setattr(progress, "download", download)
+    wanted = plan_download(Repository("org/model"), lambda names: [*WANTED])
+    fetch([wanted], progress)
+    assert max(shown) == len(SMALL) + len(BIG)
 
 
 def test_branch_is_looked_up_and_other_commits_stay(hub: Hub) -> None:
@@ -224,7 +242,8 @@ def test_interrupt_ends_a_download_within_a_chunk(
 
 SCRIPT = """
 import sys
-from eagle_aot.common.hub import Repository, download
+from eagle_aot.common.hub import Repository, download, fetch, plan_download
+from eagle_aot.common.progress import Progress
 path = download(Repository("org/model"), lambda names: [n for n in names if n != "README.md"])
 print(path)
 """

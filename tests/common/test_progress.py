@@ -48,6 +48,15 @@ def test_a_terminal_shows_each_stage_once() -> None:
     assert [text.split()[0].rpartition("K")[2] for text in lines] == ["lower", "assemble"]
 
 
+def test_a_terminal_shows_the_bytes_of_a_download() -> None:
+    progress = Progress()
+    progress.console = Console(file=(written := StringIO()), force_terminal=True, width=200)
+    with progress.download("download org/model", 2_000_000) as show:
+        show(500_000)
+    assert "download org/model" in written.getvalue() and "/2.0 MB" in written.getvalue()
+    assert [stage.name for stage in progress.stages] == ["download org/model"]
+
+
 def test_only_long_stages_are_printed_without_a_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,14 +11,13 @@ import json
 import os
 import re
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +26,8 @@ from eagle_aot.common.text import gigabytes
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
+
+    from eagle_aot.common.progress import Progress
 
 NAME = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<file>[^/:@]+))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -132,10 +133,10 @@ def plan_download(repository: Repository, select: Select) -> Download:
         return Download(repository, info.sha, files, missing, directory)
 
 
-def fetch(downloads: Sequence[Download]) -> None:
+def fetch(downloads: Sequence[Download], progress: "Progress | None" = None) -> None:
     """Download what is not in the cache, and compare it with the hashes of the repository's
-    listing. Raises HubError, before anything is downloaded if the disk is too small."""
-    hide_progress_unless_terminal()
+    listing; each repository is a stage of the progress. Raises HubError, before anything is
+    downloaded if the disk is too small."""
     _check_disk(sum(download.bytes for download in downloads))
     for plan in downloads:
         if not plan.missing:
@@ -144,49 +145,52 @@ def fetch(downloads: Sequence[Download]) -> None:
         line = f"{plan.repository}: downloads {count}, {gigabytes(plan.bytes)}, of {plan.commit}"
         click.echo(line, err=True)
         with hub_errors(plan.repository):
-            _download_files(plan)
+            _download_files(plan, progress)
             _check_digests(plan)
 
 
-def _download_files(plan: Download) -> None:
+def _download_files(plan: Download, progress: "Progress | None") -> None:
     """Download a snapshot in a thread, so that Ctrl-C ends it within a chunk.
 
     `snapshot_download` itself would first download whole the files that it has begun.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils.tqdm import tqdm
+    from huggingface_hub.utils.tqdm import disable_progress_bars, tqdm
 
+    from eagle_aot.common.progress import Progress  # imports torch
+
+    disable_progress_bars()
     interrupted = threading.Event()
 
-    class InterruptibleBar(tqdm):
-        """A progress bar that ends the threads that report to it."""
+    class Reporter(tqdm):
+        """Reports the bytes received instead of showing them; ends the threads that call it."""
+
+        def __init__(self, *args: Any, unit: str = "it", **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._received = 0 if unit == "B" else None
 
         def update(self, n: float | None = 1) -> bool | None:
             if interrupted.is_set():
                 raise KeyboardInterrupt
+            if self._received is not None:
+                self._received += int(n or 0)
+                show(self._received)
             return super().update(n)
 
-    with ThreadPoolExecutor(1) as pool:
-        snapshot = pool.submit(
-            snapshot_download,
-            plan.repository.id,
-            revision=plan.commit,
-            allow_patterns=[glob.escape(name) for name in plan.files],
-            tqdm_class=InterruptibleBar,
-        )
+    stage = (progress or Progress()).download(f"download {plan.repository.id}", plan.bytes)
+    with stage as show, ThreadPoolExecutor(1) as pool:
         try:
+            snapshot = pool.submit(
+                snapshot_download,
+                plan.repository.id,
+                revision=plan.commit,
+                allow_patterns=[glob.escape(name) for name in plan.files],
+                tqdm_class=Reporter,
+            )
             snapshot.result()
         except KeyboardInterrupt:
             interrupted.set()
             raise
-
-
-def hide_progress_unless_terminal() -> None:
-    """Switch off the progress bars of `huggingface_hub` if stderr is a file or a pipe."""
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    if not sys.stderr.isatty():
-        disable_progress_bars()
 
 
 def _cached_download(repository: Repository, select: Select) -> Download | None:

@@ -8,8 +8,15 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from eagle_aot.artifact import Stage
 from eagle_aot.common.memory import host_peak_bytes
@@ -60,6 +67,20 @@ class Progress:
             yield following
         self.since(started, name)
 
+    @contextmanager
+    def download(self, name: str, size: int) -> Iterator[Callable[[int], None]]:
+        """Measure a stage that receives `size` bytes. Yields a function that shows how many have
+        been received."""
+        started = self._start()
+        if self.console.is_terminal:
+            with self._bar(BarColumn(), DownloadColumn()) as bar:
+                task = bar.add_task(name, total=size)
+                yield lambda received: bar.update(task, completed=received)
+        else:
+            self._on_stage(name)
+            yield lambda received: None
+        self.since(started, name)
+
     def record_parallel(self, stage: Stage, began: float, ended: float) -> None:
         """Record the stage of a process that began its work at `began`.
 
@@ -100,14 +121,18 @@ class Progress:
             self._on_stage(name)
             yield self._on_stage
             return
-        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-        with Bar(*columns, console=self.console, transient=True) as bar:
+        with self._bar() as bar:
             task = bar.add_task(name, total=None)
 
             def show(name: str) -> None:
                 bar.reset(task, description=name)
 
             yield show
+
+    def _bar(self, *columns: ProgressColumn) -> Bar:
+        """Return a display with a clock, and more columns before it."""
+        first = SpinnerColumn(), TextColumn("{task.description}")
+        return Bar(*first, *columns, TimeElapsedColumn(), console=self.console, transient=True)
 
 
 def at_once(spans: Sequence[tuple[float, float, int]]) -> int:
