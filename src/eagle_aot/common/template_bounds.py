@@ -299,14 +299,19 @@ class CountSteps(NodeTransformer):
     """Adds the counting of a step to loops and macros, and bounds the operator ~, comparisons,
     slices and collections."""
 
-    def visit_For(self, node: nodes.For) -> nodes.For:
-        return self._counted(node)
+    def _counted(self, node: N) -> N:
+        self.generic_visit(node)
+        length = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
+        count = call_environment("count_step", [nodes.Const(length)], node.lineno)
+        node.body.insert(0, nodes.ExprStmt(count, lineno=node.lineno))
+        return node
 
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:
-        return self._counted(node)
+    def _charged(self, node: nodes.Expr) -> nodes.Expr:
+        self.generic_visit(node)
+        return call_environment("charge", [node], node.lineno)
 
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.CallBlock:
-        return self._counted(node)
+    visit_For = visit_Macro = visit_CallBlock = _counted
+    visit_List = visit_Dict = _charged
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
         self.generic_visit(node)
@@ -325,25 +330,8 @@ class CountSteps(NodeTransformer):
             node.node = call_environment("charge", [node.node], node.lineno)
         return node
 
-    def visit_List(self, node: nodes.List) -> nodes.Expr:
-        return self._charged(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:
-        return self._charged(node)
-
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
         return node if node.ctx == "store" else self._charged(node)
-
-    def _charged(self, node: nodes.Expr) -> nodes.Expr:
-        self.generic_visit(node)
-        return call_environment("charge", [node], node.lineno)
-
-    def _counted(self, node: N) -> N:
-        self.generic_visit(node)
-        length = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
-        count = call_environment("count_step", [nodes.Const(length)], node.lineno)
-        node.body.insert(0, nodes.ExprStmt(count, lineno=node.lineno))
-        return node
 
 
 def call_environment(method: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
