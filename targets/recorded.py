@@ -19,6 +19,7 @@ class RecordedExport:
 H100 = "one NVIDIA H100 80GB"
 RECORDED_EXPORTS = {
     "gemma4-31b": (
+        RecordedExport("cuda", H100, 356, "2026-11-26-h100-check-parts.txt"),
         RecordedExport("cuda", H100, 512, "2026-11-25-h100-check.txt"),
         RecordedExport("cuda", H100, 576, "2026-11-24-h100-31b-two-heads.txt"),
     ),
