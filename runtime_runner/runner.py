@@ -11,7 +11,7 @@ import msgspec
 from eagle_aot.artifact import Constants, ImageInputs, tokenizer_files
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.memory import release_memory
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import VOCABULARY, Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
@@ -46,6 +46,7 @@ from eagle_aot.runtime_runner.frontend.stream import TextStream, decode_answer
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.program.executor import Executor
+from eagle_aot.runtime_runner.sampling.constraint import Constraint, GrammarCompiler
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams, recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
@@ -284,6 +285,13 @@ class Runner:
             self.adaptive_schedule(tree == AUTO)  # measured while no request runs
         stop_ids = all_stop_ids(params.stop_ids, self.constants, ignore_eos=params.ignore_eos)
         params.check_vocabulary(self.constants.vocab_size, stop_ids)
+        constraint = self._constraint(params)
+
+        def is_stop(token: int) -> bool:
+            if constraint is not None:
+                constraint.advance(token)
+            return text.add(token) or callbacks.cancelled()
+
         return Generation(
             request=Request(
                 prompt=tokenized.tokens,
@@ -291,13 +299,14 @@ class Runner:
                 limits=Limits(
                     max_new_tokens=remaining_tokens,
                     stop_ids=stop_ids,
-                    is_stop=lambda token: text.add(token) or callbacks.cancelled(),
+                    is_stop=is_stop,
                 ),
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
                 reuse=params.reuse,
                 cache_salt=params.cache_salt,
                 sampling=params,
+                constraint=constraint,
             ),
             parameters=params,
             text=text,
@@ -307,6 +316,17 @@ class Runner:
             executor=self.executor.name,
             drafter=self.drafter.kind if params.speculate else None,
         )
+
+    def _constraint(self, params: GenerationParams) -> Constraint | None:
+        """Return what holds an answer to its form. Raises SettingError."""
+        return None if params.structure is None else self._grammars.compile(params)
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        self.reader.check()
+        constants = self.constants
+        path = self.directory / VOCABULARY
+        return GrammarCompiler(path, constants.vocab_size, constants.eos_ids)
 
     def _stream(
         self, params: GenerationParams, on_text: Callable[[str], None] | None, prompt: list[int]

@@ -171,6 +171,7 @@ class Engine:
             request.prompt,
             limits.max_new_tokens,
             limits.stop_ids,
+            request.constraint,
         )
         return Prefill(
             schedule.target,

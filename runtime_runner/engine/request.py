@@ -10,6 +10,7 @@ from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.decode.shape import AUTO, MAX_AUTO_DEPTH, ChainLen, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, TokenizedPrompt
+from eagle_aot.runtime_runner.sampling.constraint import Constraint
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 
@@ -41,7 +42,8 @@ class Request:
     `chain_len` is the number of drafts a round, "auto" for as many as pay off, 0 for plain
     decoding. A `tree` replaces the chain; "auto" chooses among trees, chains and plain decoding.
     With `reuse`, cached rows of a common prefix are not run again, if they are of a request with
-    the same `cache_salt`. `images` lie where the prompt has placeholder ids.
+    the same `cache_salt`. `images` lie where the prompt has placeholder ids. `constraint` holds the
+    answer to the form in `sampling`.
 
     The tokens depend on the prompt, the limits and the sampling alone, not on other requests.
     Raises SettingError for sampling without a seed, and PromptError for `prompt_logprobs` of a
@@ -55,6 +57,7 @@ class Request:
     reuse: bool = False
     cache_salt: str = ""
     sampling: SamplingParams = GREEDY
+    constraint: Constraint | None = None
     images: tuple[PlacedImage, ...] = ()
     placed: TokenizedPrompt = field(init=False, compare=False, repr=False)
     """The prompt and its images."""

@@ -77,7 +77,10 @@ class Rounds:
 
 
 class Recordings:
-    """A round's recordings: one for each sampling mode, with and without log probabilities."""
+    """A round's recordings: one for each sampling mode, with and without log probabilities.
+
+    A round with constrained requests is not recorded: the host reads its drafts.
+    """
 
     def __init__(self, step: Call, batch: BatchState, record: Callable[[Call], Call]) -> None:
         self._step, self._batch, self._record = step, batch, record
@@ -85,7 +88,7 @@ class Recordings:
         self._current()
 
     def __call__(self) -> Tensor:
-        return self._current()()
+        return self._step() if self._batch.sampler.is_constrained else self._current()()
 
     def _current(self) -> Call:
         key = self._batch.sampler.mode, self._batch.sampler.wants_logprobs

@@ -71,7 +71,7 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
         "Share cached rows with requests of the same salt alone.", shown=False)] = ""  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name in ("stop_ids", "stop_texts", "allowed_ids"):
+        for name in ("stop_ids", "stop_texts", "allowed_ids", "choices"):
             if (values := getattr(self, name)) is not None:
                 msgspec.structs.force_setattr(self, name, tuple(values))
         super().__post_init__()
@@ -79,6 +79,8 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
             raise SettingError("max_new_tokens 0: must be at least 1, or 0 with prompt_logprobs")
         if len(self.stop_texts) > MAX_STOP_TEXTS:
             raise SettingError(f"{len(self.stop_texts)} stop texts: at most {MAX_STOP_TEXTS}")
+        if self.ignore_eos and self.structure is not None:
+            raise SettingError(f"{self.structure[0]} does not go with ignore_eos: leave out one")
 
     @classmethod
     def of(cls, params: SamplingParams | None, fields: Mapping[str, Any]) -> Self:

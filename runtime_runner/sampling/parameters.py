@@ -11,8 +11,8 @@ import msgspec
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.common.spec import Option, check_fields, check_number
 
-GENERATION = "Generation"
-"""The heading of these options in --help."""
+GENERATION, STRUCTURE = "Generation", "Structured outputs"
+"""The headings of these options in --help."""
 MIN_TEMPERATURE = 0.01
 MAX_BIAS = 100.0
 MAX_PENALTY = 100.0
@@ -21,12 +21,30 @@ MAX_MIN_TOKENS = (1 << 31) - 1
 SEED_BITS = 64
 DRAWN_BITS = 32
 MAX_LOGPROBS = 20
+MAX_CHOICES = 65536
+MAX_STRUCTURE = 1_000_000
+"""Characters of a JSON schema, a regular expression or a grammar."""
+STRUCTURES = "json_schema", "regex", "grammar", "choices"
+"""Fields that say what an answer must match."""
 LogprobsOf = Literal["model", "sampling"]
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that change nothing."""
 GENERATION_CONFIG = "generation_config.json"
 RECOMMENDED = "temperature", "top_k", "top_p", "min_p", "repetition_penalty"
 """Fields that are read from `GENERATION_CONFIG`."""
+
+
+def read_json_schema(text: str) -> str:
+    """Return the schema in an option's word, or in the file that it names. Raises ValueError."""
+    return text if text.lstrip().startswith("{") else read_text(text)
+
+
+def read_text(path: str) -> str:
+    """Return a file's text. Raises ValueError."""
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"no readable file {path}") from error
 
 
 class SamplingMode(IntEnum):
@@ -43,8 +61,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Sampling parameters, with the names of transformers and OpenAI's API. By default no logits
     processor is on.
 
-    They are applied in this order: `logit_bias`, `repetition_penalty`, `presence_penalty` and
-    `frequency_penalty`, `allowed_ids`, `min_tokens`, `temperature`, `top_k`, `top_p`, `min_p`.
+    At most one of `json_schema`, `regex`, `grammar` and `choices` says what the answer must match.
+    Tokens that it forbids are never chosen. The others are applied in this order: `logit_bias`,
+    `repetition_penalty`, `presence_penalty` and `frequency_penalty`, `allowed_ids`, `min_tokens`,
+    `temperature`, `top_k`, `top_p`, `min_p`.
     Tokens that are as likely as the last one kept are kept as well. The token that is then drawn
     follows from `seed`; None means that a seed is still to be drawn.
 
@@ -82,6 +102,17 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     min_tokens: Annotated[int, Option(
         "No stop id is chosen among the first N tokens.", least=0, most=MAX_MIN_TOKENS,
         shown=False)] = 0  # fmt: skip
+    json_schema: Annotated[str | dict[str, Any] | None, Option(
+        "Answer with JSON that matches a schema.", STRUCTURE, "FILE|TEXT",
+        parse=read_json_schema)] = None  # fmt: skip
+    regex: Annotated[str | None, Option(
+        "Answer with a text that matches a regular expression.", STRUCTURE,
+        "REGEX")] = None  # fmt: skip
+    grammar: Annotated[str | None, Option(
+        "Answer with a text of a Lark grammar, as llguidance reads it.", STRUCTURE, "FILE",
+        parse=read_text)] = None  # fmt: skip
+    choices: Annotated[tuple[str, ...] | None, Option(
+        "Answer with one of these texts.", STRUCTURE, "A,B", commas=True)] = None  # fmt: skip
     seed: Annotated[int | None, Option(
         "Random seed; drawn and printed if omitted.", GENERATION, "S", least=0,
         most=(1 << SEED_BITS) - 1)] = None  # fmt: skip
@@ -111,6 +142,30 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
             raise SettingError("allowed_ids: none is allowed: name at least one, or leave it out")
         for token in self.allowed_ids or ():
             check_number("allowed_ids: token", token, int, 0)
+        if self.structure is not None:
+            self._check_structure()
+
+    def _check_structure(self) -> None:
+        """Raise SettingError for two structures, a huge one, and what might leave no token."""
+        names = [name for name in STRUCTURES if getattr(self, name) is not None]
+        if len(names) > 1:
+            raise SettingError(f"{names[0]} and {names[1]}: an answer has one form: leave out one")
+        for other in ("allowed_ids", "min_tokens"):
+            if getattr(self, other):
+                raise SettingError(f"{names[0]} does not go with {other}: leave out one")
+        if len(self.choices or ()) > MAX_CHOICES:
+            raise SettingError(f"choices: {len(self.choices or ())}: at most {MAX_CHOICES}")
+        if self.choices is not None and not (self.choices and all(self.choices)):
+            raise SettingError("choices: none or an empty one: name at least one text")
+        size = len(str(getattr(self, names[0])))
+        if size > MAX_STRUCTURE:
+            raise SettingError(f"{names[0]}: {size} characters: at most {MAX_STRUCTURE}")
+
+    @property
+    def structure(self) -> tuple[str, Any] | None:
+        """The name and the value of what the answer must match, None if there is none."""
+        values = ((name, getattr(self, name)) for name in STRUCTURES)
+        return next((pair for pair in values if pair[1] is not None), None)
 
     @property
     def penalties(self) -> tuple[float, float, float]:
@@ -122,6 +177,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
         """The least mode that can choose the tokens."""
         filters = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
         changed = self.penalties != NEUTRAL or self.logit_bias or self.min_tokens
+        changed = changed or self.structure is not None
         if changed or self.allowed_ids is not None or (filters and self.temperature):
             return SamplingMode.PROCESSED
         return SamplingMode.SAMPLED if self.temperature else SamplingMode.GREEDY

@@ -9,6 +9,7 @@ from torch import Tensor
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.common.threads import single_threaded_on_cpu
+from eagle_aot.runtime_runner.sampling.constraint import Constraint
 from eagle_aot.runtime_runner.sampling.logprobs import pack_logprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
@@ -38,6 +39,7 @@ class Sampler:
         self._length, self._vocab = length, vocab
         self._modes: dict[int, SamplingMode] = {}
         self._with_logprobs: set[int] = set()
+        self._constraints: dict[int, Constraint] = {}
         self._of_sampling = torch.zeros(sequences, 1, 1, dtype=torch.bool, device=self._device)
         self._scale: Tensor | None = None
         self._keys: Tensor | None = None
@@ -58,6 +60,11 @@ class Sampler:
         """Whether an active request returns log probabilities."""
         return bool(self._with_logprobs)
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the host decides which tokens an active request may have."""
+        return bool(self._constraints)
+
     def begin(
         self,
         sequence: int,
@@ -65,12 +72,16 @@ class Sampler:
         prompt: Sequence[int] = (),
         max_new_tokens: int | None = None,
         stop_ids: Iterable[int] = (),
+        constraint: Constraint | None = None,
     ) -> None:
         """Begin a request in `sequence`, with a seed if it samples.
 
-        Without `max_new_tokens` it may fill all positions.
+        Its tokens are those that `constraint` allows. Without `max_new_tokens` it may fill all
+        positions.
         """
         self._add(sequence, sampling)
+        if constraint is not None:
+            self._constraints[sequence] = constraint
         self._of_sampling[sequence] = sampling.logprobs_of == "sampling"
         if self._scale is not None:
             self._scale[sequence] = 1 / sampling.temperature if sampling.temperature else 0.0
@@ -87,11 +98,13 @@ class Sampler:
         """End the request in a sequence."""
         self._modes.pop(sequence, None)
         self._with_logprobs.discard(sequence)
+        self._constraints.pop(sequence, None)
 
     def clear(self) -> None:
         """End all requests."""
         self._modes.clear()
         self._with_logprobs.clear()
+        self._constraints.clear()
 
     @contextmanager
     def reserve(self, sampling: SamplingParams) -> Iterator[None]:
@@ -136,6 +149,8 @@ class Sampler:
         if self.mode < SamplingMode.PROCESSED:
             return logits
         assert self._processors is not None
+        if self._constraints:
+            logits = self._constrained(logits, positions, sequences, paths)
         row_sequences = by_row(sequences, positions)
         scale, _ = self._noise(positions, sequences)
         path_rows = None if paths is None else paths.flatten(0, 1)
@@ -143,6 +158,25 @@ class Sampler:
         with single_threaded_on_cpu(logits):
             flat = self._processors.processed(logits.flatten(0, 1).float(), scale, rows)
             return flat.view(logits.shape)
+
+    def _constrained(
+        self, logits: Tensor, positions: Tensor, sequences: Tensor, paths: Tensor | None
+    ) -> Tensor:
+        """Return logits [B, T, V] with minus infinity for tokens that the requests' constraints
+        forbid. The arguments are those of `processed`."""
+        forbidden = torch.zeros(logits.shape, dtype=torch.bool)
+        drafts = [[[]] * logits.shape[1]] * len(logits) if paths is None else paths.tolist()
+        for b, (sequence, places) in enumerate(
+            zip(sequences.tolist(), positions.tolist(), strict=True)
+        ):
+            if sequence not in self._constraints:
+                continue
+            for row, position in enumerate(places):
+                path = [token for token in reversed(drafts[b][row]) if token >= 0]
+                tokens = self._constraints[sequence].forbidden(path) if position > 0 else None
+                if tokens is not None:
+                    forbidden[b, row] = tokens
+        return logits.masked_fill(forbidden.to(logits.device), -torch.inf)
 
     def logprobs(
         self, logits: Tensor, processed: Tensor, tokens: Tensor, sequences: Tensor
