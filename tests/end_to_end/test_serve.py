@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 from click.testing import CliRunner
+from pydantic import BaseModel, ConfigDict, Field
 
 from eagle_aot.lab.checks.server.soak import main as soak
 from eagle_aot.runtime_runner import Runner
@@ -74,6 +75,34 @@ def test_a_stream_has_the_same_text_in_parts(server: Server) -> None:
 def test_drafts_change_no_token(server: Server, drafts: dict[str, Any]) -> None:
     expected = chat(server).choices[0].message.content
     assert chat(server, extra_body=drafts).choices[0].message.content == expected
+
+
+class Count(BaseModel):
+    """What an answer is parsed into."""
+
+    model_config = ConfigDict(extra="forbid")
+    who: str = Field(max_length=8)
+    count: int = Field(ge=0, le=999)
+
+
+def test_the_official_client_parses_an_answer(server: Server, int4_head: Runner) -> None:
+    messages: Any = [{"role": "user", "content": QUESTION}]
+    answer = server.client.chat.completions.parse(
+        model="tiny", messages=messages, response_format=Count, temperature=0
+    )
+    parsed = answer.choices[0].message.parsed
+    assert isinstance(parsed, Count) and answer.choices[0].finish_reason == "stop"
+    same = int4_head.generate(QUESTION, 200, json_schema=Count.model_json_schema())
+    assert answer.choices[0].message.content == same.text
+
+
+def test_a_stream_has_the_form_of_its_request(server: Server) -> None:
+    form = {"structured_outputs": {"choice": ["seven", "nine"]}}
+    chunks = chat(server, stream=True, extra_body=form)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) in ("seven", "nine")
+    refused = {"structured_outputs": {"regex": "("}}
+    with pytest.raises(openai.BadRequestError, match="regex: "):
+        chat(server, extra_body=refused)
 
 
 def test_a_seed_repeats_a_sampled_text(server: Server, int4_head: Runner) -> None:

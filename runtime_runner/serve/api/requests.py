@@ -111,6 +111,58 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+class NoFormat(Body, tag_field="type", tag="text"):
+    """Any text."""
+
+    @property
+    def schema(self) -> None:
+        """It has no schema."""
+
+
+class JsonFormat(Body, tag_field="type", tag="json_object"):
+    """Some JSON object."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of all objects."""
+        return {"type": "object"}
+
+
+class NamedSchema(Body):
+    """A JSON schema with what else OpenAI's clients send; answers match it even if not `strict`."""
+
+    schema: dict[str, Any]
+    name: ShortText | None = None
+    description: RequestText | None = None
+    strict: bool | None = None
+
+
+class SchemaFormat(Body, tag_field="type", tag="json_schema"):
+    """JSON that matches a schema."""
+
+    json_schema: NamedSchema
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema."""
+        return self.json_schema.schema
+
+
+class StructuredOutputs(Body):
+    """The form of an answer, with vLLM's names."""
+
+    json: dict[str, Any] | RequestText | None = None
+    regex: RequestText | None = None
+    grammar: RequestText | None = None
+    choice: tuple[RequestText, ...] | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of `SamplingParams`."""
+        names = {"json_schema": "json", "regex": "regex", "grammar": "grammar", "choices": "choice"}
+        return {field: getattr(self, name) for field, name in names.items()}
+
+
 def request_fields() -> list[tuple[str, Any, None]]:
     """Return the parameters in `FIELDS` as fields of a struct: names, types and the default."""
     fields: list[tuple[str, Any, None]] = []
@@ -142,6 +194,8 @@ class GenerationRequest(SharedFields, kw_only=True):
     user: ShortText | None = None
     cache_salt: ShortText | None = None
     trace: bool | None = None
+    response_format: NoFormat | JsonFormat | SchemaFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     tree: Annotated[str, Meta(pattern=r"^[0-9]{1,3},[0-9]{1,3},[0-9]{1,3}\Z")] | None = None
 
     @property
@@ -172,6 +226,16 @@ class GenerationRequest(SharedFields, kw_only=True):
         """Return what is to be answered. Raises PromptError."""
         raise NotImplementedError
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """The form of answers as fields of `SamplingParams`. Raises SettingError for two forms."""
+        schema = None if self.response_format is None else self.response_format.schema
+        if self.structured_outputs is None:
+            return {"json_schema": schema}
+        if schema is not None:
+            raise SettingError("response_format and structured_outputs: leave out one")
+        return self.structured_outputs.fields
+
     def parameters(self, context: int, cache_salt: str) -> list[GenerationParams]:
         """Return the parameters of each answer to a prompt, whose rows are cached under a salt.
 
@@ -182,6 +246,7 @@ class GenerationRequest(SharedFields, kw_only=True):
             raise SettingError("stream_options: needs stream: true")
         named = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
         values = API_DEFAULTS | {name: v for name, v in named.items() if v is not None}
+        values |= self.form
         values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is vLLM's "all"
         return GenerationParams(
             **values,

@@ -16,7 +16,7 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.tokenizer import library_errors
 from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR
 from eagle_aot.runtime_runner.serve.api import bodies
-from eagle_aot.runtime_runner.serve.api.requests import MAX_PARTS
+from eagle_aot.runtime_runner.serve.api.requests import MAX_PARTS, CompletionRequest
 from support.full_service import MODEL, PASSED, FullService
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -233,3 +233,39 @@ def test_many_answers_cost_little_more_than_one() -> None:
     params = [each for _, each in service.requests[0].prompts]
     assert [each.seed for each in params[:4]] == [2**64 - 2, 2**64 - 1, 0, 1]
     assert {(each.n, len(each.allowed_ids or ())) for each in params} == {(1, 65536)}
+
+
+@pytest.mark.parametrize(("body", "form"), [
+    ({"response_format": {"type": "text"}}, ()),
+    ({"response_format": None, "structured_outputs": None}, ()),
+    ({"response_format": {"type": "json_object"}}, ("json_schema", {"type": "object"})),
+    ({"response_format": {"type": "json_schema", "json_schema": {
+        "name": "answer", "strict": True, "schema": {"type": "null"}}}},
+     ("json_schema", {"type": "null"})),
+    ({"structured_outputs": {"json": {"type": "null"}}}, ("json_schema", {"type": "null"})),
+    ({"structured_outputs": {"json": {}}}, ("json_schema", {})),
+    ({"structured_outputs": {"json": "{}"}}, ("json_schema", "{}")),
+    ({"structured_outputs": {"regex": "a+"}}, ("regex", "a+")),
+    ({"structured_outputs": {"grammar": "start: /a/"}}, ("grammar", "start: /a/")),
+    ({"structured_outputs": {"choice": ["a", "b"]}}, ("choices", ("a", "b"))),
+])  # fmt: skip
+def test_the_form_of_an_answer_is_read_from_the_names_of_openai_and_vllm(
+    body: dict[str, Any], form: tuple[Any, ...]
+) -> None:
+    request = msgspec.convert({"model": MODEL, "prompt": "a", **body}, CompletionRequest)
+    (params,) = request.parameters(64, "")
+    assert (params.structure or ()) == form
+
+
+@pytest.mark.parametrize(("body", "line"), [
+    ({"response_format": {"type": "xml"}}, "response_format.type: Invalid value 'xml'"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema: Field required"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "regex and choices: an answer has"),
+    ({"structured_outputs": {"choice": []}}, "choices: none or an empty one"),
+    ({"structured_outputs": {"regex": "a"}, "min_tokens": 2}, "regex does not go with min_tokens"),
+    ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+     "response_format and structured_outputs: leave out one"),
+])  # fmt: skip
+def test_a_form_that_contradicts_itself_is_refused(body: dict[str, Any], line: str) -> None:
+    answer = post(COMPLETION, json.dumps({"model": MODEL, "prompt": "a", **body}))
+    assert answer.status_code == 400 and line in answer.json()["error"]["message"]
