@@ -1,6 +1,7 @@
 """The plan of an export against recorded exports, and what stops one before a download."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ LARGE: dict[str, Any] = {
 }  # fmt: skip
 
 
+@cache  # several tests begin with the same plan
 def planned(**options: Any) -> ExportPlan:
     made = plan_export(ExportSpec(**options))
     assert made is not None
