@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Self
 
 from eagle_aot.common.errors import SettingError
@@ -13,6 +13,30 @@ from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.runner import Runner, check_single
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.serve.worker import RequestOutcome, Worker
+
+
+class AsyncTextIterator:
+    """The parts of one request's text. `aclose` before the end cancels the request.
+
+    `result` is that of `AsyncRunner.generate` once the last part was taken, and None before.
+    """
+
+    def __init__(self, parts: AsyncGenerator[str | Result, None]) -> None:
+        self._parts = parts  # ends with the result; does not refer to this, so dropping closes it
+        self.result: Result | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        part = await anext(self._parts)
+        if isinstance(part, str):
+            return part
+        self.result = part
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        await self._parts.aclose()
 
 
 class AsyncRunner:
@@ -86,7 +110,7 @@ class AsyncRunner:
             for answer in answers:
                 answer.cancel()
 
-    async def stream(
+    def stream(
         self,
         prompt: AnyPrompt,
         max_new_tokens: int | None = None,
@@ -95,9 +119,20 @@ class AsyncRunner:
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
         **options: Any,
-    ) -> AsyncIterator[str]:
-        """Continue a prompt, and yield the parts of its text as `Runner.stream` does."""
+    ) -> AsyncTextIterator:
+        """Continue a prompt, and return an iterator over the parts of its text as `Runner.stream`
+        does. Its `result` is that of `generate`."""
         params = GenerationParams.of(sampling_params, options | {"max_new_tokens": max_new_tokens})
+        return AsyncTextIterator(self._parts(prompt, params, images, image_tokens))
+
+    async def _parts(
+        self,
+        prompt: AnyPrompt,
+        params: GenerationParams,
+        images: Sequence[Source],
+        image_tokens: int | None,
+    ) -> AsyncGenerator[str | Result, None]:
+        """Yield the parts of the text of the one answer to a prompt, then its result."""
         parts = asyncio.Queue[str | None]()
         answer = asyncio.ensure_future(
             self._answer(prompt, params, images, image_tokens, parts.put_nowait)
@@ -106,7 +141,7 @@ class AsyncRunner:
         try:
             while (part := await parts.get()) is not None:
                 yield part
-            await answer
+            yield await answer
         finally:
             answer.cancel()
 

@@ -71,26 +71,34 @@ def test_requests_in_parallel_have_their_own_texts() -> None:
         results = await runner.generate_batch(prompts, 6, n=2)
         expected = [plain_text(prompt, SEED, 6) for prompt in prompts for _ in range(2)]
         assert [result.token_ids for result in results] == expected
-        parts = [part async for part in runner.stream(PROMPT, 6)]
+        stream = runner.stream(PROMPT, 6)
+        parts = [part async for part in stream]
         assert "".join(parts) == letters(plain_text(PROMPT, SEED, 6)) and len(parts) > 1
+        assert stream.result is not None
+        assert stream.result.token_ids == plain_text(PROMPT, SEED, 6)
+        assert stream.result.finish_reason == "length"
+        assert [part async for part in stream] == []
 
     run(ToyRunner(), use)
 
 
-@pytest.mark.parametrize("way", ["cancel", "break"])
+@pytest.mark.parametrize("way", ["cancel", "break", "drop"])
 def test_a_cancelled_request_leaves_its_sequence_to_the_next(way: str) -> None:
     async def use(runner: AsyncRunner) -> None:
         stream = runner.stream(PROMPT, ENDLESS)
         assert await anext(stream)
-        if way == "break":
-            await cast(Any, stream).aclose()
+        if way == "drop":
+            del stream
+        elif way == "break":
+            await stream.aclose()
+            assert stream.result is None
         else:
             endless = asyncio.ensure_future(runner.generate(PROMPT, ENDLESS))
             await asyncio.sleep(0.01)
             endless.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await endless
-            await cast(Any, stream).aclose()
+            await stream.aclose()
         assert (await runner.generate([4, 5], 6)).token_ids == plain_text([4, 5], SEED, 6)
 
     run(ToyRunner(), use)
