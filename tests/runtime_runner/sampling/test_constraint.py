@@ -1,6 +1,7 @@
 """Which tokens a constraint forbids, compared with what the texts of all tokens would add."""
 
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -119,6 +120,7 @@ def test_an_answer_that_leaves_its_constraint_is_an_error() -> None:
         ({"grammar": "start: x"}, "grammar: at 1(8): unknown name"),
         ({"json_schema": '{"type": "integer"'}, "json_schema: EOF while parsing an object"),
         ({"json_schema": '{"type": "frob"}'}, "json_schema: Invalid type: frob"),
+        ({"json_schema": '{"$ref": "#"}'}, "json_schema: "),
         ({"json_schema": '{"$ref": "https://example.org/a"}'}, "json_schema: Resource"),
     ],
 )
@@ -181,3 +183,20 @@ def test_an_object_is_a_schema_too() -> None:
     assert allowed(constraint_of(json_schema=schema)) == allowed(
         constraint_of(json_schema=json.dumps(schema))
     )
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        {"choices": tuple(f"value {i * 7919 % 1000003}" for i in range(50_000))},
+        {"json_schema": {"enum": [f"value {i}" for i in range(50_000)]}},
+        {"json_schema": {"type": "string", "maxLength": 10**6}},
+        {"regex": "(a{1,1000}){1,1000}"},
+        {"regex": "(.*a){30}"},
+        {"grammar": 'start: a\na: a a | "x" | ""'},
+    ],
+)
+def test_costly_forms_are_compiled_in_bounded_time(structure: dict[str, object]) -> None:
+    started = time.process_time()
+    assert allowed(constraint_of(**structure))
+    assert time.process_time() - started < 5
