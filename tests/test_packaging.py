@@ -90,9 +90,9 @@ def test_wheel_installs_every_command(environment: Path) -> None:
     assert {path.name for path in (environment / "bin").glob("eagle-*")} == {*COMMANDS}
 
 
-@pytest.mark.parametrize("folder", ["tiny", "smollm2"])
+@pytest.mark.parametrize("folder", ["targets/tiny", "targets/smollm2"])
 def test_shipped_checkpoints_are_small(folder: str) -> None:
-    files = [p for p in (ROOT / "targets" / folder).rglob("*") if p.is_file()]
+    files = [p for p in (ROOT / folder).rglob("*") if p.is_file()]
     assert 0 < sum(p.stat().st_size for p in files) <= 12e6
 
 
