@@ -31,6 +31,7 @@ OPTIONS = {
     "--tree", "--drafter", "--no-speculation", "--warm-up", "--reuse", "--executor", "--stop",
     "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--recommended-sampling", "--n",
     "--logprobs", "--params", "--ignore-eos", "--json", "--version", "--plot", "--quiet",
+    "--json-schema", "--regex", "--grammar", "--choices",
 }  # fmt: skip
 FIELDS = {
     "seed", "logprobs", "prompt_logprobs", "parameters", "prompt_tokens", "cached_tokens",
