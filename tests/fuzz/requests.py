@@ -62,6 +62,8 @@ def of_schema(schema: Json, components: Json) -> Values:
         return st.one_of([of_schema(option, components) for option in schema["anyOf"]])
     if "const" in schema or "enum" in schema:
         return st.sampled_from(schema.get("enum") or [schema["const"]])
+    if "type" not in schema:
+        return ANYTHING
     if schema["type"] == "array":
         return st.lists(of_schema(schema["items"], components), max_size=3)
     if schema["type"] == "object":
@@ -76,7 +78,7 @@ def of_object(schema: Json, components: Json) -> Values:
     """Return objects with all required properties and some of the others."""
     if "properties" not in schema:
         keys = st.integers(-1, 1100).map(str) | TEXTS
-        return st.dictionaries(keys, of_schema(schema["additionalProperties"], components))
+        return st.dictionaries(keys, of_schema(schema.get("additionalProperties", {}), components))
     properties = schema["properties"].items()
     optional = {name: of_schema(part, components) for name, part in properties}
     required = {name: optional.pop(name) for name in schema.get("required", ())}
