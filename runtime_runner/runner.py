@@ -1,29 +1,28 @@
 """An opened artifact that generates."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 from weakref import WeakSet
 
 import msgspec
 
-from eagle_aot.artifact import Constants, ImageInputs, tokenizer_files
+from eagle_aot.artifact import Constants, ImageInputs
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.memory import release_memory
-from eagle_aot.common.tokenizer import VOCABULARY, Tokenizer
+from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape, Tree
 from eagle_aot.runtime_runner.decode.target import TargetMethods
-from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine import Engine, Failed, Request
 from eagle_aot.runtime_runner.engine.drafter_session import DrafterSession
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.request_checks import (
-    all_stop_ids,
     check_grows_trees,
     check_prompt,
     chosen_chain_len,
@@ -40,17 +39,16 @@ from eagle_aot.runtime_runner.frontend.generation import (
     generate_in_order,
     successful,
 )
+from eagle_aot.runtime_runner.frontend.generation_factory import GenerationFactory
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
-from eagle_aot.runtime_runner.frontend.stream import TextStream, decode_answer
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.sampling.constraint import Constraint, GrammarCompiler
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams, recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
-PARTS = "executor", "drafter", "target", "reader", "batch", "_session", "engine"
+PARTS = "executor", "drafter", "target", "reader", "batch", "_session", "engine", "_generations"
 """Attributes of a runner that have the program, its weights and caches, or the tokenizer."""
 
 
@@ -82,9 +80,10 @@ class Runner:
         self.reader = PromptReader(
             directory, images, constants.max_prefill_chunk, constants.max_seq_len, check
         )
+        self._generations = GenerationFactory(self.reader, constants, executor.name, drafter.kind)
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
-        sampler = Sampler(batch, device, length, constants.vocab_size)
+        sampler = Sampler(batch, device, length, constants.vocab_size, constants.max_rows)
         self.batch = BatchState(range(batch), constants.tail, device, sampler)
         self._session = DrafterSession(drafter, self.target, self.batch, constants, executor)
         schedule = BatchSchedule(
@@ -125,10 +124,6 @@ class Runner:
         """The artifact's tokenizer, loaded when it is first needed. Raises ArtifactError where
         there is none."""
         return self.reader.tokenizer
-
-    @cached_property
-    def _has_tokenizer(self) -> bool:
-        return bool(tokenizer_files(self.directory))
 
     def generate(
         self,
@@ -273,79 +268,19 @@ class Runner:
     ) -> Generation:
         """Return a generation for the engine, checked before anything is run. Raises as `generate`
         does."""
-        callbacks = callbacks or Callbacks()
         chain_len, tree = self._drafts(params.chain_len, params.tree)
         tokenized = self.read(prompt, params)
-        ids = list(tokenized.tokens)
-        check_prompt(ids, self.constants)
-        remaining_tokens = min(params.max_new_tokens, self.constants.max_seq_len - len(ids))
-        text = self._stream(params, callbacks.on_text, ids)
-        drafts = params.speculate and remaining_tokens > 1
+        check_prompt(tokenized.tokens, self.constants)
+        drafts = params.speculate and self._generations.remaining_tokens(tokenized, params) > 1
         if drafts and chain_len == AUTO and not self.engine.busy:
             self.adaptive_schedule(tree == AUTO)  # measured while no request runs
-        stop_ids = all_stop_ids(params.stop_ids, self.constants, ignore_eos=params.ignore_eos)
-        params.check_vocabulary(self.constants.vocab_size, stop_ids)
-        constraint = self._constraint(params)
-
-        def is_stop(token: int) -> bool:
-            if constraint is not None:
-                constraint.advance(token)
-            return text.add(token) or callbacks.cancelled()
-
-        return Generation(
-            request=Request(
-                prompt=tokenized.tokens,
-                images=tokenized.images,
-                limits=Limits(
-                    max_new_tokens=remaining_tokens,
-                    stop_ids=stop_ids,
-                    is_stop=is_stop,
-                ),
-                chain_len=chain_len if drafts else 0,
-                tree=tree if drafts else None,
-                reuse=params.reuse,
-                cache_salt=params.cache_salt,
-                sampling=params,
-                constraint=constraint,
-            ),
-            parameters=params,
-            text=text,
-            prompt_text=self._offsets(params.prompt_logprobs),
-            decode=partial(self._decode, prompt=ids),
-            callbacks=callbacks,
-            executor=self.executor.name,
-            drafter=self.drafter.kind if params.speculate else None,
+        return self._generations.make(
+            tokenized,
+            params,
+            callbacks or Callbacks(),
+            chain_len=chain_len if drafts else 0,
+            tree=tree if drafts else None,
         )
-
-    def _constraint(self, params: GenerationParams) -> Constraint | None:
-        """Return what holds an answer to its form. Raises SettingError."""
-        return None if params.structure is None else self._grammars.compile(params)
-
-    @cached_property
-    def _grammars(self) -> GrammarCompiler:
-        self.reader.check()
-        constants = self.constants
-        path = self.directory / VOCABULARY
-        return GrammarCompiler(path, constants.vocab_size, constants.eos_ids)
-
-    def _stream(
-        self, params: GenerationParams, on_text: Callable[[str], None] | None, prompt: list[int]
-    ) -> TextStream:
-        """Return what finds stop texts and offsets, and passes text on."""
-        prefix = self._decode(prompt) or "" if params.echo else ""
-        if not params.stop_texts and on_text is None and not prefix:
-            return self._offsets(params.logprobs, prompt)
-        return TextStream(self.tokenizer.decode, params.stop_texts, on_text, prefix, prompt)
-
-    def _offsets(self, logprobs: int | None, prompt: Sequence[int] = ()) -> TextStream:
-        """Return what finds the offsets of tokens after a `prompt`, if log probabilities are
-        requested."""
-        needed = logprobs is not None and self._has_tokenizer
-        return TextStream(self.tokenizer.decode if needed else None, prompt=prompt)
-
-    def _decode(self, ids: list[int], prompt: Sequence[int] = ()) -> str | None:
-        """Return the text that tokens add to that of a `prompt`, None without a tokenizer."""
-        return decode_answer(self.tokenizer.decode, prompt, ids) if self._has_tokenizer else None
 
     @cached_property
     def recommended_sampling(self) -> dict[str, Any]:

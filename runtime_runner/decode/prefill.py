@@ -83,6 +83,8 @@ class Prefill:
         embeds: InputEmbeds | None = None
         if self._images and not chunk.few_rows:
             embeds = self._target.input_embeds(chunk, self._images)
+        if self._sampler.is_constrained:  # first: reading the sequence must not wait
+            self._sampler.masks.fill_answer(self._sequence)
         logits, features = self._target.run_prompt(tokens, positions, self._sequence, chunk, embeds)
         bonus = self._choose(logits[:, -1:], chunk.stop)
         if self._drafter:

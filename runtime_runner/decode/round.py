@@ -19,11 +19,19 @@ from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import Draft, DraftLimits, StepRows, paths_of, rows_after
-from eagle_aot.runtime_runner.decode.target import Target
+from eagle_aot.runtime_runner.decode.step import (
+    Draft,
+    DraftLimits,
+    StepRows,
+    parents_of,
+    paths_of,
+    rows_after,
+)
+from eagle_aot.runtime_runner.decode.target import Forward, Target
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpack_logprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
+from eagle_aot.runtime_runner.sampling.token_masks import Followed, pack_rows
 
 
 class Drafter(Protocol):
@@ -76,11 +84,22 @@ class Outcome(NamedTuple):
     logprobs: Sequence[TokenLogprobs] = ()
 
 
+class Drafted(NamedTuple):
+    """The rows of a round, and what the host reads of them, int64 [B, N] as by `pack_rows`, if any
+    request has a constraint."""
+
+    rows: StepRows
+    packed: Tensor | None = None
+
+
 class Round:
     """Draft, verify, accept, reseed: from one batch state to the next.
 
     Rounds of any shapes may follow each other over the same batch state and drafter. A chain of 0
     is plain decoding. `run` is `step`, or a recording of it: callers call `run`.
+
+    While a request has a constraint, `follow` and `fill_masks` run on the host between the parts
+    `draft`, `verify` and `decide`, which may then be recorded one by one.
     """
 
     def __init__(
@@ -97,13 +116,44 @@ class Round:
 
     def step(self) -> Tensor:
         """Run the round with one target forward. Returns int64 [B, N]; see `_pack`."""
-        batch, target = self.batch, self.target
+        drafted = self.draft()
+        followed = self.follow(drafted)
+        forward = self.verify(drafted.rows)
+        self.fill_masks(followed)
+        return self.decide(drafted.rows, forward)
+
+    def draft(self) -> Drafted:
+        """Return the rows of the round."""
+        batch = self.batch
         draft = self._draft()
         limits = DraftLimits(batch.depth, batch.topk) if len(batch) > 1 else None
         rows = rows_after(
-            batch.bonus, batch.position, batch.sequences, draft, target.tail_length, limits
+            batch.bonus, batch.position, batch.sequences, draft, self.target.tail_length, limits
         )
-        logits, features = target.verify(rows, batch.moves)
+        if not batch.sampler.is_constrained:
+            return Drafted(rows)
+        parents = parents_of(rows)
+        return Drafted(rows, pack_rows(rows.sequences, rows.tokens, rows.positions, parents))
+
+    def follow(self, drafted: Drafted) -> Sequence[Followed]:
+        """Follow the drafts of requests with constraints on the host, which replaces those that it
+        can. Waits for the device if there are such requests."""
+        if drafted.packed is None:
+            return ()
+        return self.batch.sampler.masks.follow(drafted.packed, drafted.rows.tokens)
+
+    def verify(self, rows: StepRows) -> Forward:
+        """Run the target's forward."""
+        return self.target.verify(rows, self.batch.moves)
+
+    def fill_masks(self, followed: Sequence[Followed]) -> None:
+        """Write which tokens may follow the rows, while the target runs."""
+        if followed:
+            self.batch.sampler.masks.fill(followed)
+
+    def decide(self, rows: StepRows, forward: Forward) -> Tensor:
+        """Accept, reseed the drafter and advance the batch state. Returns what `step` does."""
+        batch, (logits, features) = self.batch, forward
         processed = self._processed(rows, logits)
         choices = batch.sampler.choose(processed, rows.positions + 1, rows.sequences)
         accepted = accept(rows, choices)

@@ -92,6 +92,14 @@ def paths_of(step: StepRows) -> Tensor:
     return torch.where(path > 0, tokens, -1)
 
 
+def parents_of(step: StepRows) -> Tensor:
+    """Return the row before each row: int64 [B, T], 0 for row 0."""
+    if step.lineage is not None:
+        return step.lineage[1]
+    count = step.tokens.shape[1]
+    return arange_cached(-1, count - 1, step.tokens.device).clamp(min=0).expand_as(step.tokens)
+
+
 def masked(is_valid: Tensor, values: Tensor) -> Tensor:
     """Replace `values` int64 [...] by -1 where `is_valid`, a bool that broadcasts, is False."""
     return torch.where(is_valid, values, arange_cached(NO_SLOT, 0, values.device))

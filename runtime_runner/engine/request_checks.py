@@ -1,6 +1,6 @@
 """Checks a request before anything is run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eagle_aot.artifact import Constants
@@ -15,7 +15,7 @@ from eagle_aot.runtime_runner.decode.shape import (
 )
 
 
-def check_prompt(ids: list[int], constants: Constants) -> None:
+def check_prompt(ids: Sequence[int], constants: Constants) -> None:
     """Raise PromptError unless the ids are in the vocabulary and the context has one more slot."""
     context, vocab = constants.max_seq_len, constants.vocab_size
     if not ids:

@@ -8,7 +8,7 @@ from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.target import Target
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.executor import Call, Part, Recorder
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
 
 
@@ -24,7 +24,7 @@ class Rounds:
         drafter: Drafter | None,
         batch: BatchState,
         max_rows: int,
-        record: Callable[[Call], Call] | None,
+        record: Recorder | None,
     ) -> None:
         """`record` makes a round cheap to repeat; without it rounds are not recorded.
 
@@ -67,32 +67,53 @@ class Rounds:
         """Make a new round. Recording it runs it once with padding only."""
         round_ = Round(self.target, drafter, shape, self.batch.narrow(batch_size))
         if self._record is not None:
-            round_.run = Recordings(round_.step, self.batch, self._recorded)
+            round_.run = Recordings(round_, self.batch, self._recorded)
         return round_
 
-    def _recorded(self, step: Call) -> Call:
+    def _recorded(self, step: Callable[[], Part]) -> Callable[[], Part]:
         assert self._record is not None
         self.recordings += 1
         return self._record(step)
 
 
 class Recordings:
-    """A round's recordings: one for each sampling mode, with and without log probabilities.
+    """A round's recordings: one for each sampling mode, with and without log probabilities, and
+    with and without constraints."""
 
-    A round with constrained requests is not recorded: the host reads its drafts.
-    """
-
-    def __init__(self, step: Call, batch: BatchState, record: Callable[[Call], Call]) -> None:
-        self._step, self._batch, self._record = step, batch, record
-        self._recordings: dict[tuple[SamplingMode, bool], Call] = {}
+    def __init__(self, round_: Round, batch: BatchState, record: Recorder) -> None:
+        self._round, self._batch, self._record = round_, batch, record
+        self._recordings: dict[tuple[SamplingMode, bool, bool], Call] = {}
         self._current()
 
     def __call__(self) -> Tensor:
-        return self._step() if self._batch.sampler.is_constrained else self._current()()
+        return self._current()()
 
     def _current(self) -> Call:
-        key = self._batch.sampler.mode, self._batch.sampler.wants_logprobs
+        sampler = self._batch.sampler
+        key = sampler.mode, sampler.wants_logprobs, sampler.is_constrained
         if key not in self._recordings:
             with self._batch.idle():
-                self._recordings[key] = self._record(self._step)
+                if sampler.is_constrained:
+                    self._recordings[key] = RecordedParts(self._round, self._record)
+                else:
+                    self._recordings[key] = self._record(self._round.step)
         return self._recordings[key]
+
+
+class RecordedParts:
+    """A round whose parts are recordings of their own: between them the host follows the drafts of
+    requests with constraints, and writes masks while the target runs."""
+
+    def __init__(self, round_: Round, record: Recorder) -> None:
+        self._round = round_
+        self._draft = record(round_.draft)
+        drafted = self._draft()  # the next part reads these tensors while it is recorded
+        self._verify = record(lambda: round_.verify(drafted.rows))
+        forward = self._verify()
+        self._decide = record(lambda: round_.decide(drafted.rows, forward))
+
+    def __call__(self) -> Tensor:
+        followed = self._round.follow(self._draft())
+        self._verify()
+        self._round.fill_masks(followed)
+        return self._decide()

@@ -36,7 +36,7 @@ class PromptReader:
         text alone. An image takes at most `max_rows` rows of a prompt, which has less than
         `context` tokens. `check` is called after a file was read, and raises ArtifactError where it
         may be another one than was verified."""
-        self._directory, self._images, self._max_rows = directory, images, max_rows
+        self.directory, self._images, self._max_rows = directory, images, max_rows
         self._context, self.check = context, check
         self.image_reader = None if images is None else ImageReader(directory, images)
 
@@ -44,8 +44,8 @@ class PromptReader:
     def tokenizer(self) -> Tokenizer:
         """The artifact's tokenizer, read when first needed. Raises ArtifactError where there is
         none, and as `check_tokenizer` does."""
-        check_tokenizer(self._directory)
-        tokenizer = read_tokenizer(self._directory, self._context)
+        check_tokenizer(self.directory)
+        tokenizer = read_tokenizer(self.directory, self._context)
         self.check()
         return tokenizer
 
@@ -140,7 +140,7 @@ class PromptReader:
         assert self._images is not None
         word = self.tokenizer.word(self._images.image_token)
         if not word:
-            raise PromptError(f"{self._directory}: its tokenizer has no word for an image")
+            raise PromptError(f"{self.directory}: its tokenizer has no word for an image")
         return word
 
     def _with_positions(self, message: Message) -> Message:

@@ -5,7 +5,7 @@ caches, which is loaded here and bound to all of them.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.program.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.executor import Part
 from eagle_aot.runtime_runner.program.pte import (
     CudaMethod,
     Program,
@@ -68,7 +68,7 @@ class AotiExecutor:
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         return self._compiled[method].run([aligned(x) for x in inputs])
 
-    def repeat(self, step: Call) -> Call:
+    def repeat(self, step: Callable[[], Part]) -> Callable[[], Part]:
         """Record `step` as a CUDA graph; it runs once before."""
         return record(step, self._graph_pool) if self.records else step
 
@@ -120,7 +120,7 @@ def aligned(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def record(step: Call, pool: Any) -> Call:
+def record(step: Callable[[], Part], pool: Any) -> Callable[[], Part]:
     """Run `step` once, which loads everything lazy, then record it as a CUDA graph for replay.
 
     Recordings share the memory `pool`, because no two of them run at the same time.
@@ -130,7 +130,7 @@ def record(step: Call, pool: Any) -> Call:
     with torch.cuda.graph(graph, pool=pool):
         result = step()
 
-    def replay() -> Tensor:
+    def replay() -> Part:
         graph.replay()
         return result
 

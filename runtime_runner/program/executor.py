@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,15 @@ from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.memory import LOWER, free_bytes, in_binary
 
 Call = Callable[[], Tensor]
+Part = TypeVar("Part")
+"""Tensors that a part of a round returns, whatever holds them."""
+
+
+class Recorder(Protocol):
+    """Makes a step cheap to repeat, as `Executor.repeat` does."""
+
+    def __call__(self, step: Callable[[], Part]) -> Callable[[], Part]:
+        """Return a cheaper version of `step`."""
 
 
 class Executor(Protocol):
@@ -28,11 +37,11 @@ class Executor(Protocol):
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method on tensors of `device`. Its outputs stay valid across later runs."""
 
-    def repeat(self, step: Call) -> Call:
+    def repeat(self, step: Callable[[], Part]) -> Callable[[], Part]:
         """Return a cheaper version of `step`, which may run once here (to record a CUDA graph).
 
-        `step` must read and write the same tensors each time and none on the host. The tensor that
-        it returns is valid until the next call.
+        `step` must read and write the same tensors each time and none on the host. The tensors that
+        it returns are valid until the next call.
         """
 
 

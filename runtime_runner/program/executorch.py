@@ -8,7 +8,7 @@ runs an artifact (executorch 1.5.1, torch 2.13).
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import captured_stderr
 from eagle_aot.common.threads import torch_threads
-from eagle_aot.runtime_runner.program.executor import Call, check_memory
+from eagle_aot.runtime_runner.program.executor import Part, check_memory
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """The runtime's names of the backends that artifacts use."""
@@ -86,7 +86,7 @@ class ExecuTorchExecutor:
             reason = str(error).partition("\n")[0]  # a native backtrace follows
             raise ArtifactError(f"{method} failed in the ExecuTorch runtime: {reason}") from error
 
-    def repeat(self, step: Call) -> Call:
+    def repeat(self, step: Callable[[], Part]) -> Callable[[], Part]:
         return step
 
     def _load(self, path: Path, name: str) -> runtime.ExecuTorchMethod:

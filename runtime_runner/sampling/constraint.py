@@ -5,15 +5,14 @@ another library could take its place.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError, UnsupportedError
-from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -29,16 +28,31 @@ class ConstraintError(EagleError):
     """A text cannot be continued, because its constraint became too complex to follow."""
 
 
+@dataclass(slots=True)
+class DraftRows:
+    """The rows of one sequence in a step, on the host: row 0 follows the answer, the others are
+    drafts. `tokens` are theirs, and `children` the later rows whose drafts follow each."""
+
+    tokens: list[int]
+    children: list[list[int]]
+
+
 class Constraint(Protocol):
     """What one answer must match, and the tokens that it has so far."""
 
     def advance(self, token: int) -> None:
         """Append a token to the answer. Raises ConstraintError if no answer can continue so."""
 
-    def forbidden(self, path: Sequence[int]) -> Tensor | None:
-        """Return which tokens may not follow the answer and the drafts of `path`: bool [V].
+    def repair(self, rows: DraftRows) -> bool:
+        """Put tokens that must come next in the place of drafts that cannot. Returns whether any
+        was changed; siblings stay different."""
 
-        None if the path leaves the constraint or ends the answer: what follows is never used.
+    def fill(self, rows: DraftRows, bitmask: Tensor) -> None:
+        """Write which tokens may follow each row to `bitmask` uint8 [T, W], whose bit i % 8 of byte
+        i // 8 stands for token i.
+
+        Rows after a draft that cannot come, and after the end, are left as they are: what follows
+        them is never used.
         """
 
 
@@ -61,44 +75,91 @@ class GrammarCompiler:
         except (ValueError, RuntimeError) as error:
             raise UnsupportedError(f"{tokenizer}: for answers of a given form: {error}") from error
 
-    def compile(self, sampling: SamplingParams) -> Constraint | None:
-        """Return the constraint of a new answer, None if there is none. Raises SettingError for one
-        that cannot be read."""
+    def compile(self, name: str, value: Any) -> Constraint:
+        """Return the constraint of a new answer, one of `STRUCTURES`. Raises SettingError if it
+        cannot be read."""
         from llguidance import LLMatcher, LLParserLimits
 
-        if sampling.structure is None:
-            return None
-        name, value = sampling.structure
         try:
             grammar = _grammar(name, value)
         except ValueError as error:
             raise SettingError(f"{name}: {_reason(str(error))}") from error
         limits = LLParserLimits(verbose_errors=False)
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
-        constraint = LLGuidanceConstraint(matcher, self._vocab)
-        if matcher.is_error() or constraint.forbidden([]) is None:  # some errors show up only here
+
+        def start() -> LLMatcher:
+            return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+
+        matcher = start()
+        matcher.compute_bitmask()  # some errors show up only here; it is kept for the first token
+        if matcher.is_error():
             raise SettingError(f"{name}: {_reason(matcher.get_error())}")
-        return constraint
+        return LLGuidanceConstraint(matcher, start)
 
 
 class LLGuidanceConstraint:
-    """A `Constraint` that llguidance's matcher follows."""
+    """A `Constraint` that llguidance's matcher follows, which stands after the answer.
 
-    def __init__(self, matcher: "LLMatcher", vocab: int) -> None:
-        self._matcher, self._vocab = matcher, vocab
+    Drafts are followed by copies of it, which take 2 us. Copies share what has become too complex,
+    so the matcher is made anew after a draft that does: no draft ends an answer.
+    """
+
+    def __init__(self, matcher: "LLMatcher", start: Callable[[], "LLMatcher"]) -> None:
+        """`start` makes a matcher of an empty answer, as `matcher` is."""
+        self._matcher, self._start = matcher, start
+        self._answer: list[int] = []
+        self._failed: dict[tuple[int, ...], str] = {}
+        """Why no token can be chosen after the answer of the last `fill` and these tokens."""
+        self._since_fill: tuple[int, ...] = ()
 
     def advance(self, token: int) -> None:
-        if not self._matcher.consume_token(token):
-            raise ConstraintError(f"the answer's form: {_reason(self._matcher.get_error())}")
+        reason = self._failed.get(self._since_fill)
+        if reason is None and not self._matcher.consume_token(token):
+            reason = _reason(self._matcher.get_error())
+        if reason is not None:
+            raise ConstraintError(f"the answer's form: {reason}")
+        self._answer.append(token)
+        self._since_fill += (token,)
 
-    def forbidden(self, path: Sequence[int]) -> Tensor | None:
-        if self._matcher.validate_tokens([*path]) < len(path):
-            return None
-        consumed = self._matcher.try_consume_tokens([*path])
-        mask = self._matcher.compute_bitmask()
-        if consumed:
-            self._matcher.rollback(consumed)
-        return None if self._matcher.is_error() else ~_unpacked(mask, self._vocab)
+    def repair(self, rows: DraftRows) -> bool:
+        before = [*rows.tokens]
+        for row, _, matcher in self._walk(rows):
+            children = rows.children[row]
+            forced = matcher.compute_ff_tokens() if children else []
+            if forced and forced[0] not in (rows.tokens[child] for child in children):
+                rows.tokens[children[0]] = forced[0]
+        return rows.tokens != before
+
+    def fill(self, rows: DraftRows, bitmask: Tensor) -> None:
+        self._failed, self._since_fill = {}, ()
+        width = bitmask.shape[1]
+        for row, path, matcher in self._walk(rows):
+            matcher.unsafe_compute_mask_ptr(bitmask.data_ptr() + row * width, width)
+            if matcher.is_error():
+                self._failed[path] = _reason(matcher.get_error())
+
+    def _walk(self, rows: DraftRows) -> Iterator[tuple[int, tuple[int, ...], "LLMatcher"]]:
+        """Yield rows that may come, with the drafts of their paths and a matcher after them."""
+        left: list[tuple[int, tuple[int, ...], LLMatcher]] = [(0, (), self._matcher.deep_copy())]
+        while left:
+            row, path, matcher = left.pop()
+            yield row, path, matcher
+            is_broken = matcher.is_error()
+            for child in rows.children[row]:
+                token, is_last = rows.tokens[child], child == rows.children[row][-1]
+                branch = matcher if is_last else matcher.deep_copy()
+                if branch.try_consume_tokens([token]) == 1:
+                    left.append((child, (*path, token), branch))
+                is_broken |= branch.is_error()
+            if is_broken:
+                self._matcher = self._after(self._start(), self._answer)
+                left = [(r, p, self._after(self._matcher.deep_copy(), p)) for r, p, _ in left]
+
+    @staticmethod
+    def _after(matcher: "LLMatcher", tokens: Iterable[int]) -> "LLMatcher":
+        """Let a matcher consume tokens that it can, and return it."""
+        for token in tokens:
+            matcher.consume_token(token)
+        return matcher
 
 
 def _grammar(name: str, value: Any) -> str:
@@ -118,9 +179,3 @@ def _grammar(name: str, value: Any) -> str:
 def _reason(error: str) -> str:
     """Return the first line of llguidance's error."""
     return next(iter(error.splitlines()), "not readable")[:LONGEST_REASON]
-
-
-def _unpacked(mask: bytes, vocab: int) -> Tensor:
-    """Return the bits of a mask, the lowest of each byte first: bool [V]."""
-    bits = torch.frombuffer(bytearray(mask), dtype=torch.uint8).unsqueeze(1)
-    return (bits >> torch.arange(8) & 1).bool().flatten()[:vocab]

@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner.sampling.constraint import Constraint
 from eagle_aot.runtime_runner.sampling.logprobs import pack_logprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
+from eagle_aot.runtime_runner.sampling.token_masks import ROWS, TokenMasks
 from eagle_aot.triton_kernels.device import launches_kernels
 from eagle_aot.triton_kernels.gumbel_argmax import gumbel_argmax, perturbed
 
@@ -33,13 +34,19 @@ class Sampler:
     """
 
     def __init__(
-        self, sequences: int, device: torch.device | str, length: int = LENGTH, vocab: int = 0
+        self,
+        sequences: int,
+        device: torch.device | str,
+        length: int = LENGTH,
+        vocab: int = 0,
+        max_rows: int = ROWS,
     ) -> None:
+        """`max_rows` is the largest number of rows whose tokens are chosen together."""
         self._sequences, self._device = sequences, torch.device(device)
         self._length, self._vocab = length, vocab
         self._modes: dict[int, SamplingMode] = {}
         self._with_logprobs: set[int] = set()
-        self._constraints: dict[int, Constraint] = {}
+        self.masks = TokenMasks(vocab, self._device, max_rows)
         self._of_sampling = torch.zeros(sequences, 1, 1, dtype=torch.bool, device=self._device)
         self._scale: Tensor | None = None
         self._keys: Tensor | None = None
@@ -62,8 +69,8 @@ class Sampler:
 
     @property
     def is_constrained(self) -> bool:
-        """Whether the host decides which tokens an active request may have."""
-        return bool(self._constraints)
+        """Whether the host decides which tokens an active request may have, by `masks`."""
+        return bool(self.masks)
 
     def begin(
         self,
@@ -81,7 +88,7 @@ class Sampler:
         """
         self._add(sequence, sampling)
         if constraint is not None:
-            self._constraints[sequence] = constraint
+            self.masks.begin(sequence, constraint)
         self._of_sampling[sequence] = sampling.logprobs_of == "sampling"
         if self._scale is not None:
             self._scale[sequence] = 1 / sampling.temperature if sampling.temperature else 0.0
@@ -98,13 +105,13 @@ class Sampler:
         """End the request in a sequence."""
         self._modes.pop(sequence, None)
         self._with_logprobs.discard(sequence)
-        self._constraints.pop(sequence, None)
+        self.masks.end(sequence)
 
     def clear(self) -> None:
         """End all requests."""
         self._modes.clear()
         self._with_logprobs.clear()
-        self._constraints.clear()
+        self.masks.clear()
 
     @contextmanager
     def reserve(self, sampling: SamplingParams) -> Iterator[None]:
@@ -144,13 +151,14 @@ class Sampler:
         """Apply the logits processors to the target's logits [B, T, V]; same shape.
 
         The logits choose the tokens at `positions` int64 [B, T] of `sequences` int64 [B]. Tokens
-        that may not be chosen have minus infinity. `paths` int64 [B, T, P] are as in `Rows`.
+        that may not be chosen have minus infinity. `paths` int64 [B, T, P] are as in `Rows`. While
+        `is_constrained`, `masks` must have been filled for these rows.
         """
         if self.mode < SamplingMode.PROCESSED:
             return logits
         assert self._processors is not None
-        if self._constraints:
-            logits = self._constrained(logits, positions, sequences, paths)
+        if self.is_constrained:
+            logits = self.masks.masked(logits)
         row_sequences = by_row(sequences, positions)
         scale, _ = self._noise(positions, sequences)
         path_rows = None if paths is None else paths.flatten(0, 1)
@@ -158,25 +166,6 @@ class Sampler:
         with single_threaded_on_cpu(logits):
             flat = self._processors.processed(logits.flatten(0, 1).float(), scale, rows)
             return flat.view(logits.shape)
-
-    def _constrained(
-        self, logits: Tensor, positions: Tensor, sequences: Tensor, paths: Tensor | None
-    ) -> Tensor:
-        """Return logits [B, T, V] with minus infinity for tokens that the requests' constraints
-        forbid. The arguments are those of `processed`."""
-        forbidden = torch.zeros(logits.shape, dtype=torch.bool)
-        drafts = [[[]] * logits.shape[1]] * len(logits) if paths is None else paths.tolist()
-        for b, (sequence, places) in enumerate(
-            zip(sequences.tolist(), positions.tolist(), strict=True)
-        ):
-            if sequence not in self._constraints:
-                continue
-            for row, position in enumerate(places):
-                path = [token for token in reversed(drafts[b][row]) if token >= 0]
-                tokens = self._constraints[sequence].forbidden(path) if position > 0 else None
-                if tokens is not None:
-                    forbidden[b, row] = tokens
-        return logits.masked_fill(forbidden.to(logits.device), -torch.inf)
 
     def logprobs(
         self, logits: Tensor, processed: Tensor, tokens: Tensor, sequences: Tensor

@@ -1,9 +1,8 @@
 """A round is recorded once for each sampling mode and kind of log probabilities, whatever the other
 parameters are; the time that a recording takes is not the round's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from eagle_aot.runtime_runner.adaptive.costs import CostTable
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine import engine as engines
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.executor import Part
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.engines import adaptive_schedule_over, request_of, rounds_over
@@ -27,13 +26,13 @@ class Clock:
     def __init__(self) -> None:
         self.now, self.recorded = 0.0, 0
 
-    def record(self, step: Call) -> Call:
+    def record(self, step: Callable[[], Part]) -> Callable[[], Part]:
         step()
         self.recorded += 1
         self.now += RECORDING
         return lambda: self.replay(step)
 
-    def replay(self, step: Call) -> Any:
+    def replay(self, step: Callable[[], Part]) -> Part:
         self.now += ROUND
         return step()
 

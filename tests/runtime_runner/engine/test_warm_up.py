@@ -1,6 +1,7 @@
 """Rounds that are made in advance: which, and what is reported; they change no text."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.executor import Part
 from eagle_aot.runtime_runner.runner import Runner
 from support.runner.engines import Requests, request_of, rounds_over, schedule_over
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
@@ -27,7 +28,7 @@ class Recorder:
     def __init__(self, most: int = 100) -> None:
         self.recorded, self.most = 0, most
 
-    def __call__(self, step: Call) -> Call:
+    def __call__(self, step: Callable[[], Part]) -> Callable[[], Part]:
         if self.recorded == self.most:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
         self.recorded += 1

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import llguidance
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,10 +16,13 @@ from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.runtime_runner.sampling.constraint import (
     Constraint,
     ConstraintError,
+    DraftRows,
     GrammarCompiler,
+    LLGuidanceConstraint,
 )
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from eagle_aot.runtime_runner.sampling.token_masks import pack_rows
 
 ROOT = Path(__file__).parents[3]
 VOCABULARY = ROOT / "targets" / "tiny" / "target" / "tokenizer.json"
@@ -26,6 +30,7 @@ TOKENIZER = Tokenizer.from_file(str(VOCABULARY))
 VOCAB = TOKENIZER.get_vocab_size() + 8
 """With ids that no token has."""
 STOP = 1
+WIDTH, UNTOUCHED = -(-VOCAB // 32) * 4, 0b01010101
 COMPILER = GrammarCompiler(VOCABULARY, VOCAB, [STOP])
 TEXTS = [TOKENIZER.decode([i], skip_special_tokens=False) for i in range(VOCAB)]
 SPECIAL = {i for i, t in TOKENIZER.get_added_tokens_decoder().items() if t.special}
@@ -36,16 +41,33 @@ def token_of(character: str) -> int:
     return token
 
 
-def constraint_of(**structure: object) -> Constraint:
-    constraint = COMPILER.compile(SamplingParams(**structure))  # type: ignore[arg-type]
-    assert constraint is not None
-    return constraint
+def constraint_of(**fields: object) -> Constraint:
+    structure = SamplingParams(**fields).structure  # type: ignore[arg-type]
+    assert structure is not None
+    return COMPILER.compile(*structure)
+
+
+def chain_of(path: Iterable[int]) -> DraftRows:
+    """Return a row after the answer, and a row after each of the drafts of a path."""
+    tokens = [0, *path]
+    return DraftRows(tokens, [[row] for row in range(1, len(tokens))] + [[]])
+
+
+def masks(constraint: Constraint, rows: DraftRows) -> list[set[int] | None]:
+    """Return the tokens that may follow each row, None where the mask is left as it was."""
+    bitmask = torch.full((len(rows.tokens), WIDTH), UNTOUCHED, dtype=torch.uint8)
+    constraint.fill(rows, bitmask)
+    return [
+        None if (row == UNTOUCHED).all()
+        else {i for i in range(VOCAB) if int(row[i // 8]) >> i % 8 & 1}
+        for row in bitmask
+    ]  # fmt: skip
 
 
 def allowed(constraint: Constraint, path: Iterable[int] = ()) -> set[int]:
-    forbidden = constraint.forbidden([*path])
-    assert forbidden is not None and forbidden.shape == (VOCAB,)
-    return set((~forbidden).nonzero().flatten().tolist())
+    tokens = masks(constraint, chain_of(path))[-1]
+    assert tokens is not None
+    return tokens
 
 
 def expected(choices: Iterable[str], text: str) -> set[int]:
@@ -95,16 +117,69 @@ def test_a_path_leaves_the_answer_as_it_was() -> None:
     assert allowed(constraint) == before
 
 
-@pytest.mark.parametrize("path", [["b"], ["1", "b"]])
-def test_nothing_is_forbidden_after_a_path_that_leaves_the_constraint(path: list[str]) -> None:
-    ids = [token_of(text) for text in path]
-    assert constraint_of(regex="[0-9]+a").forbidden(ids) is None
+@pytest.mark.parametrize("path, used", [(["b"], 1), (["1", "b"], 2), (["1", "b", "1"], 2)])
+def test_rows_after_a_draft_that_cannot_come_have_no_mask(path: list[str], used: int) -> None:
+    rows = chain_of(token_of(text) for text in path)
+    found = masks(constraint_of(regex="[0-9]+a"), rows)
+    assert all(found[:used]) and found[used:] == [None] * (len(path) + 1 - used)
 
 
-def test_nothing_is_forbidden_after_the_end() -> None:
+def test_an_answer_goes_no_further_than_its_end() -> None:
     constraint = constraint_of(choices=("a",))
     letter = token_of("a")
-    assert constraint.forbidden([letter, STOP, letter]) is None
+    found = masks(constraint, chain_of([letter, STOP, letter]))
+    assert found[:2] == [{letter}, {STOP}] and found[3] is None
+
+
+def test_branches_of_a_tree_have_masks_of_their_own() -> None:
+    one, a, b = map(token_of, "1ab")
+    rows = DraftRows([0, a, one, b, a, one, b], [[1, 2], [3], [4, 5], [], [6], [], []])
+    found = masks(constraint_of(regex="1(1|a)b|ab"), rows)
+    assert found[0] == {a, one} and found[1] == {b} and found[3] == {STOP}
+    assert found[2] == found[0] and found[4] == found[5] == {b} and found[6] == {STOP}
+
+
+def test_tokens_that_must_come_replace_drafts_that_cannot() -> None:
+    """The first of several children is replaced, unless another one is the token already."""
+    constraint = constraint_of(choices=("ab1t", "ab1b"))
+    one, a, b, t = map(token_of, "1abt")
+    chain = chain_of([t, t, one, t])
+    assert constraint.repair(chain) and chain.tokens[1:] == [a, b, one, t]
+    assert not constraint.repair(chain)
+    tree = DraftRows([0, b, a, t, one, t, a], [[1, 2], [], [3, 4], [5], [6], [], []])
+    assert constraint.repair(tree) and tree.tokens[1:] == [b, a, b, one, one, a]
+    assert allowed(constraint) == {a}  # the answer is where it was
+
+
+def test_a_draft_that_is_too_complex_does_not_end_an_answer() -> None:
+    """After `a` nothing can be chosen with little fuel; the answer may still be `bc`."""
+    limits = llguidance.LLParserLimits(step_lexer_fuel=400, verbose_errors=False)
+    grammar = llguidance.LLMatcher.grammar_from_regex("bc|a(.*a){12}(.*b){12}c")
+    tokenizer = llguidance.LLTokenizer(str(VOCABULARY), n_vocab=VOCAB, eos_token=[STOP])
+
+    def start() -> llguidance.LLMatcher:
+        return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+
+    a, b, c = map(token_of, "abc")
+    constraint = LLGuidanceConstraint(start(), start)
+    for children in ([1, 2], [2, 1]):  # the other branch is followed before and after
+        rows = DraftRows([0, a, b, c], [children, [], [3], []])
+        constraint.repair(rows)
+        found = masks(constraint, rows)
+        assert found[0] is not None and {a, b} <= found[0]
+        assert found[2:] == [{c}, {STOP}]
+    constraint.advance(b)
+    assert allowed(constraint) == {c}
+    failing = LLGuidanceConstraint(start(), start)
+    masks(failing, chain_of([a]))
+    failing.advance(a)
+    with pytest.raises(ConstraintError, match="the answer's form: lexer error"):
+        failing.advance(a)
+    with pytest.raises(ConstraintError, match="the answer's form: lexer error"):
+        masks(plain := LLGuidanceConstraint(start(), start), chain_of([]))
+        plain.advance(a)
+        masks(plain, chain_of([]))
+        plain.advance(a)
 
 
 def test_an_answer_that_leaves_its_constraint_is_an_error() -> None:
@@ -161,13 +236,15 @@ def test_a_tokenizer_that_is_not_read_is_refused(tmp_path: Path) -> None:
 def test_each_row_is_constrained_by_its_sequence_and_path() -> None:
     sampler = Sampler(3, "cpu", 16, VOCAB)
     number = SamplingParams(regex="[0-9]+b")
-    sampler.begin(1, number, [5], constraint=COMPILER.compile(number))
+    sampler.begin(1, number, [5], constraint=constraint_of(regex="[0-9]+b"))
     sampler.begin(2)
     one, letter = token_of("1"), token_of("b")
     logits = torch.zeros(2, 3, VOCAB)
-    paths = torch.tensor([[[-1, -1], [one, -1], [letter, one]]]).expand(2, -1, -1)
-    positions = torch.tensor([[1, 2, 3], [1, 2, 0]])
-    processed = sampler.processed(logits, positions, torch.tensor([1, 2]), paths)
+    tokens = torch.tensor([[0, one, letter]]).repeat(2, 1)
+    sequences, positions = torch.tensor([1, 2]), torch.tensor([[0, 1, 2], [0, 1, -1]])
+    packed = pack_rows(sequences, tokens, positions, torch.tensor([[0, 0, 1]]).repeat(2, 1))
+    sampler.masks.fill(sampler.masks.follow(packed, tokens))
+    processed = sampler.processed(logits, positions + 1, sequences)
     assert torch.equal(processed[1], logits[1])
     finite = [set(row.isfinite().nonzero().flatten().tolist()) for row in processed[0]]
     numbers = {i for i, text in enumerate(TEXTS) if text.isascii() and text.isdigit()}
@@ -175,7 +252,7 @@ def test_each_row_is_constrained_by_its_sequence_and_path() -> None:
     assert {one, letter} <= finite[1] and finite[2] == {STOP}
     sampler.end(1)
     assert not sampler.is_constrained
-    assert torch.equal(sampler.processed(logits, positions, torch.tensor([1, 2]), paths), logits)
+    assert torch.equal(sampler.processed(logits, positions, sequences), logits)
 
 
 def test_an_object_is_a_schema_too() -> None:

@@ -1,6 +1,6 @@
 """A pair's eager methods, with the interface of the runner's executors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from eagle_aot.export.publish.describe import describe_constants
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.round import Drafter
 from eagle_aot.runtime_runner.decode.target import TargetMethods
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.executor import Part
 
 
 class EagerExecutor:
@@ -43,7 +43,7 @@ class EagerExecutor:
             outputs: Tensor | tuple[Tensor, ...] = self.methods[method](*inputs)
         return (outputs,) if isinstance(outputs, Tensor) else outputs
 
-    def repeat(self, step: Call) -> Call:
+    def repeat(self, step: Callable[[], Part]) -> Callable[[], Part]:
         return step
 
 

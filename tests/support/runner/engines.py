@@ -22,7 +22,7 @@ from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Re
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import BatchSchedule, OneRound
 from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, generate
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.executor import Part, Recorder
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
@@ -78,7 +78,7 @@ class WaitingEngine(Engine):
     is_asynchronous = True
 
 
-def record(step: Call) -> Call:
+def record(step: Callable[[], Part]) -> Callable[[], Part]:
     """Record a round as an executor without graphs does: run it once."""
     step()
     return step
@@ -87,7 +87,7 @@ def record(step: Call) -> Call:
 def rounds_over(
     target: ToyTarget,
     drafter: Drafter | None,
-    recorder: Callable[[Call], Call] | None = None,
+    recorder: Recorder | None = None,
     sampler: Sampler | None = None,
 ) -> Rounds:
     """Return rounds of all of a target's sequences."""

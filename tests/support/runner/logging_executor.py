@@ -1,10 +1,13 @@
 """An executor that logs its calls."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from eagle_aot.artifact import PREFILL, Constants
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.executor import Part
 
 VOCAB, HIDDEN, TAIL = 50, 4, 16
 CONSTANTS = Constants(
@@ -23,7 +26,7 @@ class LoggingExecutor:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[int], list[int]]] = []
-        self.repeated: list[Call] = []
+        self.repeated: list[Callable[[], Any]] = []
 
     def constants(self) -> dict[str, list[int]]:
         return {}
@@ -35,6 +38,6 @@ class LoggingExecutor:
         rows = 1 if method == PREFILL else tokens.shape[1]
         return torch.randn(len(tokens), rows, VOCAB), torch.randn(*tokens.shape, HIDDEN)
 
-    def repeat(self, step: Call) -> Call:
+    def repeat(self, step: Callable[[], Part]) -> Callable[[], Part]:
         self.repeated.append(step)
         return step
