@@ -23,12 +23,13 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """The next part of an answer: its text, which may be empty, and, if they were requested, how it
-    was drafted and the log probabilities of its tokens."""
+    """The next part of an answer: its text, which may be empty, its tokens, and, if they were
+    requested, how it was drafted and the log probabilities of its tokens."""
 
     text: str
     trace: dict[str, Any]
     logprobs: Sequence[TokenLogprobs] = ()
+    tokens: Sequence[int] = ()
 
 
 AnswerPart = tuple[int, AnswerDelta | Result]
@@ -117,7 +118,8 @@ class StreamWriter:
     def on_round(self, tokens: Tokens) -> None:
         """Put a part with the tokens of a round."""
         self._logprobs += tokens.logprobs
-        self._put({} if self._detokenizer is None else {"trace": trace(tokens, self._detokenizer)})
+        shown = {} if self._detokenizer is None else {"trace": trace(tokens, self._detokenizer)}
+        self._put(shown, tokens.tokens)
 
     def on_end(self, outcome: RequestOutcome) -> None:
         """Put what is left, and the outcome."""
@@ -125,8 +127,8 @@ class StreamWriter:
             self._put({})
         self._stream.put(self._index, outcome)
 
-    def _put(self, trace: dict[str, Any]) -> None:
-        delta = AnswerDelta("".join(self._text), trace, [*self._logprobs])
+    def _put(self, trace: dict[str, Any], tokens: Sequence[int] = ()) -> None:
+        delta = AnswerDelta("".join(self._text), trace, [*self._logprobs], tokens)
         self._stream.put(self._index, delta)
         self._text.clear()
         self._logprobs.clear()

@@ -37,6 +37,9 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     allow_origin: Annotated[tuple[str, ...], Option(
         "An origin whose pages may use the server, such as https://chat.example.org, or *; may be "
         "repeated.", SERVER, "ORIGIN")] = ()  # fmt: skip
+    strict: Annotated[bool, Option(
+        "Refuse parameters of unknown names instead of ignoring them with a warning.",
+        SERVER)] = False  # fmt: skip
     prompt_share: Annotated[float, Option(
         "Share of the time for prompts while answers are generated.", ENGINE,
         "S")] = 0.45  # fmt: skip

@@ -138,7 +138,10 @@ async def answer(service: Service, connection: Request, body: ParsedBody) -> Res
         model=model.name,
         fingerprint=model.fingerprint,
         bytes_of=model.tokenizer.bytes_of,
+        prompts=[prompt.tokens for prompt, _ in pairs],
         n=len(body.parameters),
+        warnings=body.warnings,
+        with_ids=bool(wanted.return_token_ids),
         visible_logprobs=visible if wanted.num_logprobs is not None else (),
     )
     return await respond(connection, wanted, stream, builder)

@@ -1,8 +1,10 @@
 """Reads the bodies of requests: within limits, and into their structs in a thread."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -13,24 +15,30 @@ from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.serve.api.access import cache_salt
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, invalid_body
+from eagle_aot.runtime_runner.serve.api.fields import FieldReader
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
 from eagle_aot.runtime_runner.serve.service import ServedModel
 
+log = logging.getLogger(__name__)
+T = TypeVar("T", bound=msgspec.Struct)
 MAX_ITEMS = 1 << 19
 """The limit of commas and opening brackets in a body, its texts included: so many items take less
 than 100 MB."""
 MAX_READING = 256 << 20
 """The limit of bytes of all bodies that are being read. Bodies of up to `SMALL` do not count."""
 SMALL = 1 << 16
+MAX_LOGGED = 256
+"""The number of different warnings that are written to the log, each once."""
 CANNOT_DECODE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedBody:
     """A valid body, its prompts, and the parameters of each answer to a prompt. Requests with the
-    same `conversation` have a common prefix."""
+    same `conversation` have a common prefix. `warnings` say what of it has no effect."""
 
     request: GenerationRequest
+    warnings: Sequence[str]
     conversation: str | None
     prompts: Sequence[Prompt]
     parameters: Sequence[GenerationParams]
@@ -41,6 +49,7 @@ class BodyReader:
 
     def __init__(self, model: ServedModel) -> None:
         self._model, self._reading = model, 0
+        self._logged = set[str]()
 
     async def read(self, connection: Request, kind: type[GenerationRequest]) -> ParsedBody:
         """Return a body. Raises ApiError and EagleError for one that is too long or wrong."""
@@ -72,19 +81,47 @@ class BodyReader:
         items = sum(map(content.count, (b",", b"[", b"{")))
         if items > MAX_ITEMS:
             raise ApiError(400, f"the body has {items} commas and brackets, {MAX_ITEMS} at most")
-        try:
-            request = msgspec.json.decode(content, type=kind)
-        except CANNOT_DECODE as error:
-            raise invalid_body(error) from error
+        request, warnings = decode(content, kind, strict=self._model.spec.strict)
+        self._log(warnings)
         check_model(self._model.name, request.model)
         prompts = request.prompts()
         salt = cache_salt(self._model, authorization, request.cache_salt)
         parameters = request.parameters(self._model.context, salt)
-        return ParsedBody(request, request.conversation(), prompts, parameters)
+        return ParsedBody(request, warnings, request.conversation(), prompts, parameters)
+
+    def _log(self, warnings: Sequence[str]) -> None:
+        """Write each warning to the log when it comes first."""
+        for line in warnings:
+            if line not in self._logged and len(self._logged) < MAX_LOGGED:
+                self._logged.add(line)
+                log.warning("%s", line)
 
 
-def check_model(name: str, requested: str) -> None:
-    """Raise ApiError for any other model than the served one."""
-    if name != requested:
+def decode(content: bytes, kind: type[T], *, strict: bool) -> tuple[T, list[str]]:
+    """Return the struct in a body, and warnings about it; a `strict` server has none. Raises
+    ApiError for a body that is wrong, and for names that are refused."""
+    try:
+        body = decode_plain(content, kind)
+        if not isinstance(body, dict):
+            return msgspec.convert(body, kind), []  # which raises
+        reader = FieldReader(strict)
+        reader.read(body, kind)
+        return msgspec.convert(body, kind, str_keys=True), [*reader.warnings]
+    except CANNOT_DECODE as error:
+        raise invalid_body(error) from error
+
+
+def decode_plain(content: bytes, kind: type[msgspec.Struct]) -> Any:
+    """Return a body as lists and dicts. Raises msgspec's errors."""
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.ValidationError:  # a number out of range, whose name only the struct knows
+        msgspec.json.decode(content, type=kind)
+        raise
+
+
+def check_model(name: str, requested: str | None) -> None:
+    """Raise ApiError for any other model than the served one; None is any model."""
+    if requested not in (name, None):
         line = f"model {requested!r}: not here, this is {name!r}"
         raise ApiError(404, one_line(line), "model_not_found", "model")

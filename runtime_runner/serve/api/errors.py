@@ -18,7 +18,6 @@ from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull
 log = logging.getLogger(__name__)
 RETRY_AFTER = 1  # seconds
 PROBLEM = re.compile(r"(?P<problem>.*?)(?: - at `(?:key` in `)?\$(?P<path>[^`]*)`)?", re.DOTALL)
-UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.DOTALL)
 MISSING = re.compile("Object missing required field `(.*)`")
 INDEX = re.compile(r"\[([0-9]+)\]")
 """Patterns of msgspec's error lines."""
@@ -122,17 +121,16 @@ class ErrorReporter:
 
 def invalid_body(error: Exception) -> ApiError:
     """Return what is wrong with a body that msgspec does not decode, in one line."""
+    if isinstance(error, RecursionError):
+        return ApiError(400, "the body is nested too deeply")
     if not isinstance(error, msgspec.ValidationError):
         return ApiError(400, one_line(f"the body is not JSON: {error}"))
     match = PROBLEM.fullmatch(str(error))
     assert match is not None
     problem, path = match["problem"], (match["path"] or "").replace(ANY_KEY, "")
     path = INDEX.sub(r".\1", path).lstrip(".")
-    unknown, missing = UNKNOWN.fullmatch(problem), MISSING.fullmatch(problem)
-    if name := unknown or missing:
-        path = ".".join(filter(None, (path, name[1])))
+    if missing := MISSING.fullmatch(problem):
+        path = ".".join(filter(None, (path, missing[1])))
     path = one_line(path)
-    if unknown:
-        return ApiError(400, f"{path}: no such parameter here", "unknown_parameter", path)
     message = "Field required" if missing else problem.replace(" | null", "").replace("`", "")
     return ApiError(400, one_line(f"{path}: {message}" if path else message), param=path or None)

@@ -1,10 +1,11 @@
 """Bodies of requests: parameters with the names of OpenAI's API, and of vLLM's beyond it.
 
-A parameter that is not named here is refused; one that is null counts as absent. msgspec decodes a
-body into these structs and stops at its first error.
+`fields` says what other names mean; no value that is null arrives here. msgspec converts a body to
+these structs and stops at its first error.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from msgspec import Meta
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Message, MessagePart, Prompt, check_messages
 from eagle_aot.common.spec import spec_fields
+from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
 
@@ -35,14 +37,19 @@ API_NAMES = {"allowed_ids": "allowed_token_ids", "stop_ids": "stop_token_ids"}
 """Fields that the API has other names for."""
 API_DEFAULTS: dict[str, Any] = {"temperature": 1.0}
 MAX_ITEMS = {"logit_bias": 1024, "stop_ids": 1024, "allowed_ids": 65536}
+MAX_GBNF = 1 << 16
+"""Characters of a grammar that is translated, in a second."""
+LARK = re.compile(r"^[ \t]*(%llguidance\b|start[ \t]*:(?!:))", re.MULTILINE)
+"""What only a grammar in Lark has."""
 RequestText = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
 ShortText = Annotated[str, Meta(max_length=1024)]
-StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+TokenLimit = Annotated[int, Meta(ge=-1)]
+"""-1 is as many as fit."""
 TokenIds = Annotated[list[int], Meta(min_length=1)]
 
 
-class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A JSON object in a request. It has no other fields than these."""
+class Body(msgspec.Struct, kw_only=True):
+    """A JSON object in a request."""
 
 
 class TextPart(Body, tag_field="type", tag="text"):
@@ -80,15 +87,11 @@ class ImagePart(Body, tag_field="type", tag="image_url"):
 class ChatMessage(Body):
     """A turn of a conversation. `developer` is OpenAI's newer name for the system.
 
-    Fields that can only be null are those that the official client's answers have next to their
-    text, for clients that send an answer back.
+    Fields that can only be null would be a part of the conversation.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: RequestText | Annotated[list[TextPart | ImagePart], Meta(max_length=MAX_MESSAGES)]
-    name: None = None
-    refusal: None = None
-    annotations: None = None
     audio: None = None
     function_call: None = None
     tool_calls: None = None
@@ -109,6 +112,7 @@ class StreamOptions(Body):
     """Options of a stream."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class NoFormat(Body, tag_field="type", tag="text"):
@@ -149,7 +153,7 @@ class SchemaFormat(Body, tag_field="type", tag="json_schema"):
 
 
 class StructuredOutputs(Body):
-    """The form of an answer, with vLLM's names."""
+    """The form of an answer, with vLLM's names. A `grammar` is llguidance's Lark, or GBNF."""
 
     json: dict[str, Any] | RequestText | None = None
     regex: RequestText | None = None
@@ -158,9 +162,28 @@ class StructuredOutputs(Body):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of `SamplingParams`."""
-        names = {"json_schema": "json", "regex": "regex", "grammar": "grammar", "choices": "choice"}
-        return {field: getattr(self, name) for field, name in names.items()}
+        """The fields of `SamplingParams`. Raises SettingError for GBNF that cannot be read."""
+        return {
+            "json_schema": self.json,
+            "regex": self.regex,
+            "grammar": None if self.grammar is None else as_lark(self.grammar),
+            "choices": self.choice,
+        }
+
+
+def as_lark(grammar: str) -> str:
+    """Return a grammar as Lark; in llama.cpp's form, GBNF, rules have `::=`. Raises SettingError
+    for GBNF that is long or cannot be read."""
+    if "::=" not in grammar or LARK.search(grammar):
+        return grammar
+    if len(grammar) > MAX_GBNF:
+        raise SettingError(f"grammar: {len(grammar)} characters of GBNF: at most {MAX_GBNF}")
+    from llguidance.gbnf_to_lark import gbnf_to_lark  # needed by few
+
+    try:
+        return gbnf_to_lark(grammar)
+    except Exception as error:  # the library raises plain ones, too, and RecursionError
+        raise SettingError(one_line(f"grammar: not readable as GBNF ({error})")) from error
 
 
 def request_fields() -> list[tuple[str, Any, None]]:
@@ -184,16 +207,17 @@ else:
 class GenerationRequest(SharedFields, kw_only=True):
     """The parameters that both endpoints take: those of `FIELDS`, and these.
 
-    With `trace`, a stream says which of its tokens were drafted.
+    With `trace`, a stream says which of its tokens were drafted; with `return_token_ids`, answers
+    have the ids of the prompt and of their tokens.
     """
 
-    model: ShortText
+    model: ShortText | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
-    user: ShortText | None = None
+    stop: ShortText | Annotated[list[ShortText], Meta(max_length=MAX_STOPS)] | None = None
     cache_salt: ShortText | None = None
     trace: bool | None = None
+    return_token_ids: bool | None = None
     response_format: NoFormat | JsonFormat | SchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     tree: Annotated[str, Meta(pattern=r"^[0-9]{1,3},[0-9]{1,3},[0-9]{1,3}\Z")] | None = None
@@ -239,20 +263,18 @@ class GenerationRequest(SharedFields, kw_only=True):
     def parameters(self, context: int, cache_salt: str) -> list[GenerationParams]:
         """Return the parameters of each answer to a prompt, whose rows are cached under a salt.
 
-        Raises SettingError for a value outside its range, and for options of a stream where no
-        stream is requested.
+        Raises SettingError for a value outside its range.
         """
-        if self.stream_options is not None and not self.stream:
-            raise SettingError("stream_options: needs stream: true")
         named = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
         values = API_DEFAULTS | {name: v for name, v in named.items() if v is not None}
         values |= self.form
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is vLLM's "all"
         return GenerationParams(
             **values,
             echo=bool(getattr(self, "echo", False)),  # of completions
             tree=self.tree,
-            stop_texts=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            stop_texts=tuple(filter(None, stops)),
             max_new_tokens=self.max_new_tokens(context),
             logprobs=self.num_logprobs,
             prompt_logprobs=self.num_prompt_logprobs,
@@ -265,8 +287,8 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: TokenLimit | None = None
+    max_tokens: TokenLimit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
 
@@ -281,7 +303,12 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
 
     def max_new_tokens(self, context: int) -> int:
         """Return the limit of an answer: unless it is given, the whole `context`."""
-        return self.max_completion_tokens or self.max_tokens or context
+        limit = self.max_tokens
+        if self.max_completion_tokens is not None:
+            limit = self.max_completion_tokens
+        if limit == 0:
+            raise SettingError("max_tokens 0: must be at least 1, or -1 for as many as fit")
+        return context if limit in (None, -1) else limit
 
     def conversation(self) -> str:
         """Return a hash of the messages up to the user's first."""
@@ -302,23 +329,27 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """The body of POST /v1/completions."""
 
     prompt: RequestText | Annotated[list[RequestText | int | TokenIds], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_tokens: TokenLimit | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_COMPLETION_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_COMPLETION_LOGPROBS)] | bool | None = None
 
     @property
     def num_logprobs(self) -> int | None:
-        return self.logprobs
+        return None if self.logprobs is None else int(self.logprobs)
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        return self.logprobs if self.echo else None
+        """Those of an echo alone are computed, and no response has them."""
+        if self.echo and self.max_tokens == 0 and self.logprobs is None:
+            return 0
+        return self.num_logprobs if self.echo else None
 
     def max_new_tokens(self, context: int) -> int:
-        """Return the limit of an answer. Raises SettingError for 0 tokens where no log
-        probabilities of the prompt are requested."""
-        if self.max_tokens == 0 and self.num_prompt_logprobs is None:
-            raise SettingError("max_tokens 0: needs echo: true and logprobs")
+        """Return the limit of an answer. Raises SettingError for 0 tokens without an echo."""
+        if self.max_tokens == 0 and not self.echo:
+            raise SettingError("max_tokens 0: needs echo: true")
+        if self.max_tokens == -1:
+            return context
         return MAX_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
     def prompts(self) -> list[str | list[int]]:

@@ -10,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from eagle_aot.runtime_runner.frontend.generation import Result
-from eagle_aot.runtime_runner.serve.answer_stream import AnswerPart, AnswerStream
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerPart, AnswerStream
 from eagle_aot.runtime_runner.serve.api.errors import api_error, error_body
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
 from eagle_aot.runtime_runner.serve.api.responses import ResponseBuilder
@@ -56,21 +56,22 @@ async def events(
 ) -> AsyncIterator[bytes]:
     """Yield the events of a stream. A failure is its last event."""
     results: dict[int, Result] = {}
-    no_usage = {"usage": None} if request.include_usage else {}  # the last chunk alone has it
+    writer = EventWriter(request, builder)
     try:
-        for chunk in map(builder.first_chunk, range(stream.count)):
+        for index, chunk in enumerate(map(builder.first_chunk, range(stream.count))):
             if chunk is not None:
-                yield event(chunk | no_usage)
+                yield writer.event(index, chunk)
         part: AnswerPart | None = first
         while part is not None:
             index, item = part
             if isinstance(item, Result):
                 results[index] = item
-                yield event(builder.last_chunk(index, item) | no_usage)
+                yield writer.event(index, builder.last_chunk(index, item))
             else:
                 chunk = builder.chunk(index, item)
-                if item.text or item.trace:
-                    yield event(chunk | item.trace | no_usage)
+                writer.count(index, item)
+                if item.text or item.trace or (item.tokens and request.return_token_ids):
+                    yield writer.event(index, chunk | item.trace)
             part = await anext(others, None)
         if request.include_usage:
             yield event(builder.usage_chunk([results[index] for index in sorted(results)]))
@@ -80,6 +81,31 @@ async def events(
         yield event(error_body(api_error(error)))
     finally:
         stream.close()
+
+
+class EventWriter:
+    """Adds to the chunks of choices what the chunks before determine: warnings to the first one,
+    and the tokens so far where usage is continuous."""
+
+    def __init__(self, request: GenerationRequest, builder: ResponseBuilder) -> None:
+        options = request.stream_options
+        self._continuous = options is not None and bool(options.continuous_usage_stats)
+        self._has_usage, self._builder = request.include_usage, builder
+        self._warnings = builder.warned
+        self._tokens: dict[int, int] = {}
+
+    def count(self, index: int, piece: AnswerDelta) -> None:
+        """Count the tokens of a choice."""
+        self._tokens[index] = self._tokens.get(index, 0) + len(piece.tokens)
+
+    def event(self, index: int, chunk: dict[str, Any]) -> bytes:
+        """Return the event of a chunk. Unless usage is continuous, no chunk of a choice has it."""
+        warnings, self._warnings = self._warnings, {}
+        if not self._has_usage:
+            return event(chunk | warnings)
+        tokens = self._tokens.get(index, 0)
+        usage = self._builder.usage_so_far(index, tokens) if self._continuous else None
+        return event(chunk | warnings | {"usage": usage})
 
 
 def event(content: dict[str, Any]) -> bytes:

@@ -48,12 +48,16 @@ class VisibleLogprobs:
 class ResponseBuilder:
     """Builds all objects of one response of /v1/completions, with `n` choices for each prompt.
     `visible_logprobs` has an item for each choice, or none where no log probabilities were
-    requested."""
+    requested. `prompts` has the token ids of each choice's prompt, which a response shows
+    `with_ids`. `warnings` are lines about the request."""
 
     model: str
     fingerprint: str
     bytes_of: TokenBytes
+    prompts: Sequence[Sequence[int]]
     n: int = 1
+    warnings: Sequence[str] = ()
+    with_ids: bool = False
     visible_logprobs: Sequence[VisibleLogprobs] = ()
     created: int = field(default_factory=lambda: int(time.time()))
     suffix: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -76,7 +80,34 @@ class ResponseBuilder:
 
     def first_chunk(self, index: int) -> dict[str, Any] | None:
         """Return what a stream has before a choice's first text, None for nothing."""
-        return None
+        if not self.with_ids:
+            return None
+        prompt = {"prompt_token_ids": [*self.prompts[index]]}
+        return self._chunk(index, self.delta(""), logprobs=None, finish_reason=None, **prompt)
+
+    @property
+    def warned(self) -> dict[str, Any]:
+        """The field with the warnings, if there are any."""
+        return {"warnings": [*self.warnings]} if self.warnings else {}
+
+    def ids(self, tokens: Sequence[int]) -> dict[str, Any]:
+        """Return the field of a choice that has its tokens, if they were requested."""
+        return {"token_ids": [*tokens]} if self.with_ids else {}
+
+    def all_ids(self, index: int, result: Result) -> dict[str, Any]:
+        """Return the fields of a whole choice that have token ids, if they were requested."""
+        prompt = {"prompt_token_ids": [*self.prompts[index]]} if self.with_ids else {}
+        return prompt | self.ids(result.token_ids)
+
+    def prompt_ids(self) -> dict[str, Any]:
+        """Return the field of a response that has the ids of all choices' prompt, if any."""
+        return {}
+
+    def usage_so_far(self, index: int, tokens: int) -> dict[str, int]:
+        """Return the usage of a choice that has `tokens` tokens."""
+        prompt = len(self.prompts[index])
+        counts = {"prompt_tokens": prompt, "completion_tokens": tokens}
+        return counts | {"total_tokens": prompt + tokens}
 
     def full(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return a response that is no stream."""
@@ -85,10 +116,13 @@ class ResponseBuilder:
                 "index": index,
                 **self.content(result),
                 **ending(result, self._all_logprobs(index, result)),
+                **self.all_ids(index, result),
             }
             for index, result in enumerate(results)
         ]
-        return self._object(self.OBJECT, choices, usage=usage(results, self.n))
+        return self._object(
+            self.OBJECT, choices, usage=usage(results, self.n), **self.warned, **self.prompt_ids()
+        )
 
     def chunk(self, index: int, piece: AnswerDelta) -> dict[str, Any]:
         """Return the chunk of a stream with more of a choice."""
@@ -96,7 +130,8 @@ class ResponseBuilder:
         if self.visible_logprobs:
             tokens = self.visible_logprobs[index].add(piece.logprobs, piece.text)
         logprobs = self.logprobs(tokens) if tokens else None
-        return self._chunk(index, self.delta(piece.text), logprobs=logprobs, finish_reason=None)
+        delta = self.delta(piece.text) | self.ids(piece.tokens)
+        return self._chunk(index, delta, logprobs=logprobs, finish_reason=None)
 
     def last_chunk(self, index: int, result: Result) -> dict[str, Any]:
         """Return the chunk of a stream that ends a choice."""
@@ -147,7 +182,13 @@ class ChatResponseBuilder(ResponseBuilder):
 
     def first_chunk(self, index: int) -> dict[str, Any] | None:
         delta = {"delta": {"role": "assistant", "content": ""}}
-        return self._chunk(index, delta, logprobs=None, finish_reason=None)
+        return self._chunk(index, delta, logprobs=None, finish_reason=None) | self.prompt_ids()
+
+    def all_ids(self, index: int, result: Result) -> dict[str, Any]:
+        return self.ids(result.token_ids)
+
+    def prompt_ids(self) -> dict[str, Any]:
+        return {"prompt_token_ids": [*self.prompts[0]]} if self.with_ids else {}
 
 
 def ending(result: Result, logprobs: dict[str, Any] | None) -> dict[str, Any]:

@@ -202,11 +202,11 @@ class ReplayFilter:
         """Return what is new in a part."""
         text = delta.text[self._characters.add(len(delta.text)) :]
         logprobs = delta.logprobs[self._logprobs.add(len(delta.logprobs)) :]
-        trace = dict(delta.trace)
+        seen, trace = self._tokens.add(len(delta.tokens)), dict(delta.trace)
         if tokens := trace.get("trace", {}).get("tokens"):
-            new = tokens[self._tokens.add(len(tokens)) :]
+            new = tokens[seen:]
             trace = {"trace": trace["trace"] | {"tokens": new}} if new else {}
-        return AnswerDelta(text, trace, logprobs)
+        return AnswerDelta(text, trace, logprobs, delta.tokens[seen:])
 
 
 @dataclass(slots=True)

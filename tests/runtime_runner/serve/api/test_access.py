@@ -148,7 +148,7 @@ def test_the_key_is_checked_before_the_body_is_read(
 def test_refusals_are_logged_with_their_reason_and_counted(
     body: str, status: int, line: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = FullService(max_body=100)
+    service = FullService(max_body=100, strict=True)
     with caplog.at_level(logging.INFO):
         assert request(service, {}, body).status_code == status
         assert request(service, {"host": "evil"}, body).status_code == 403

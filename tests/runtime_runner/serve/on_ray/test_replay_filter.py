@@ -23,7 +23,8 @@ def deltas(cuts: list[tuple[int, int]]) -> list[AnswerDelta]:
     for characters, tokens in [*cuts, (len(TEXT), len(TOKENS))]:
         part = TOKENS[token : token + tokens]
         trace: dict[str, Any] = {"trace": {"tokens": [{"id": item.id} for item in part]}}
-        parts.append(AnswerDelta(TEXT[text : text + characters], trace if part else {}, part))
+        ids = [item.id for item in part]
+        parts.append(AnswerDelta(TEXT[text : text + characters], trace if part else {}, part, ids))
         text, token = text + characters, token + tokens
     return parts
 
@@ -44,4 +45,5 @@ def test_parts_that_were_sent_are_not_sent_again(
     assert [item for delta in sent for item in delta.logprobs] == TOKENS
     traces = [delta.trace["trace"]["tokens"] for delta in sent if delta.trace]
     assert [item["id"] for part in traces for item in part] == [item.id for item in TOKENS]
+    assert [token for delta in sent for token in delta.tokens] == [item.id for item in TOKENS]
     assert all(traces)
