@@ -95,8 +95,8 @@ class CheckSpec(LabSpec, kw_only=True, frozen=True):
     ] = 100_000
     target: Annotated[
         str | None,
-        Option("The target's checkpoint: --lossless then says by how many nats it prefers the "
-               "plain token.", MORE, "NAME_OR_DIR"),
+        Option("The target, as eagle-export names it: --lossless then says by how many "
+               "nats it prefers the plain token.", MORE, "NAME|ORG/NAME|PATH"),
     ] = None  # fmt: skip
     raw_prompt: Annotated[
         bool, Option("Do not apply the chat template to prompts (--lossless).", MORE)

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import tokenizer_files
+from eagle_aot.artifact import NGRAM, tokenizer_files
 from eagle_aot.common.prompts import Prompt
+from eagle_aot.export import ExportSpec
+from eagle_aot.export.loading.locate import locate
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
@@ -247,8 +249,13 @@ def text_of(runner: Runner, token: int | None) -> str | None:
 
 
 def logits_of_target(name: str, max_seq_len: int) -> TargetLogits:
-    """Load a target's checkpoint and return a function that gives its last logits."""
-    target = load_target(name, max_seq_len)
+    """Load a target's checkpoint and return a function that gives its last logits.
+
+    Of a registered name or a repository it is downloaded. Raises what `locate` and `load_target`
+    raise.
+    """
+    directory = locate(ExportSpec(target_model=name, drafter=NGRAM)).target_dir
+    target = load_target(directory or name, max_seq_len)
     return lambda ids: last_logits(target, ids)
 
 

@@ -17,12 +17,15 @@ from eagle_aot.lab.checks.lossless import (
     compare,
     decode_with_script,
     last_logits,
+    logits_of_target,
 )
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.targets import load_target
+from eagle_aot.targets.family import TINY_DIR
 from support.gemma_oracle import random_gemma, random_tokens, save_text_layout
+from support.hub import HubRepository, files_of, hub_server, use_hub
 
 PLAIN = [5, 6, 7, 8]
 PATHS = (0,), (1,), (1, 0), (1, 2), (1, 2, 1)
@@ -147,3 +150,14 @@ def test_equal_seeds_draw_equal_tokens() -> None:
     sampling = SAMPLINGS["all"]
     assert torch.equal(draw(sampling, 2**63 + 1, 500), draw(sampling, 2**63 + 1, 500))
     assert len(LOGITS) > draw(sampling, 3, 500).unique().numel() > 1
+
+
+def test_a_target_has_the_names_that_an_export_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, tokens = TINY_DIR / "target", [1, 5, 9]
+    expected = logits_of_target("gemma4-tiny", 32)(tokens)
+    with hub_server({"org/Tiny": HubRepository(files_of(directory))}) as hub:
+        use_hub(hub, tmp_path, monkeypatch)
+        for name in (str(directory), "org/Tiny"):
+            assert torch.equal(logits_of_target(name, 32)(tokens), expected)
