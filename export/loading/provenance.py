@@ -185,7 +185,7 @@ def read_eos_ids(
     """Return the ids that end a text: those of `generation_config.json`, else of the config, and
     the tokenizer's EOS token, at which vLLM and SGLang end it too. May be empty.
 
-    `convert` returns the tokenizer if no runner reads its files as they are.
+    `convert` returns the tokenizer; without it the directory's is read.
 
     Raises CheckpointError for something other than an id or a list of ids.
     """
@@ -200,13 +200,18 @@ def _tokenizer_eos_ids(
 ) -> tuple[int, ...]:
     if bare_gguf(target_dir) is not None or not has_tokenizer(target_dir):
         return ()  # a GGUF's config names all of its stop ids
-    try:
-        tokenizer = read_tokenizer(target_dir)
-    except ArtifactError:
-        tokenizer = convert_tokenizer(target_dir) if convert is None else convert()
+    tokenizer = _read_or_convert(target_dir) if convert is None else convert()
     eos = tokenizer.special_tokens.get("eos_token")
     token_id = None if eos is None else tokenizer.backend.token_to_id(eos)
     return () if token_id is None else (token_id,)
+
+
+def _read_or_convert(directory: Path) -> Tokenizer:
+    """Return a tokenizer as a runner reads it, or else as transformers does."""
+    try:
+        return read_tokenizer(directory)
+    except ArtifactError:
+        return convert_tokenizer(directory)
 
 
 def configured_eos_ids(target_dir: Path) -> tuple[int, ...]:

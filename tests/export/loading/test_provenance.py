@@ -64,8 +64,9 @@ def test_the_eos_token_of_the_tokenizer_ends_a_text_too(
     assert read_eos_ids(tmp_path) == expected
 
 
-def test_a_tokenizer_that_no_runner_reads_is_converted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_readable", [False, True])
+def test_a_tokenizer_is_converted_once_and_read_for_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
 ) -> None:
     assert TARGETS["gemma4-tiny"].target_dir is not None
     tokenizer = read_tokenizer(TARGETS["gemma4-tiny"].target_dir)
@@ -76,10 +77,13 @@ def test_a_tokenizer_that_no_runner_reads_is_converted_once(
         return tokenizer
 
     monkeypatch.setattr(provenance_module, "convert_tokenizer", convert)
+    monkeypatch.setattr(provenance_module, "read_tokenizer", None)
     (tmp_path / "tokenizer.json").write_text("{}")
+    if is_readable:
+        shutil.copytree(TARGETS["gemma4-tiny"].target_dir, tmp_path, dirs_exist_ok=True)
     provenance = Provenance(tmp_path, None, is_dummy=False)
     eos = tokenizer.backend.token_to_id(tokenizer.special_tokens["eos_token"])
-    assert provenance.eos_ids == (eos,)
+    assert eos in provenance.eos_ids
     assert provenance.tokenizer is tokenizer
     provenance.check_tokenizer()
     assert converted == [tmp_path]
