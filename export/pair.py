@@ -39,16 +39,22 @@ class Pair(nn.Module):
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights; a tensor that several modules share counts once."""
-        owners = [module for module in self.modules() if not isinstance(module, KVCache)]
-        weights = [(*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in owners]
-        storages = [tensor.untyped_storage() for tensors in weights for tensor in tensors]
-        return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+        """Bytes of all weights."""
+        return weight_bytes(self)
 
     def reset_cache(self) -> None:
         """Forget all sequences."""
         self.target.reset_cache()
         self.draft.reset_cache()
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Return the bytes of a model's weights, without caches; a tensor that several modules share
+    counts once."""
+    owners = [module for module in model.modules() if not isinstance(module, KVCache)]
+    weights = [(*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in owners]
+    storages = [tensor.untyped_storage() for tensors in weights for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 class Method(nn.Module):

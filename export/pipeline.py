@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from eagle_aot.artifact import Constants, Device, Manifest, file_records
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.as_export_error import as_export_error
+from eagle_aot.export.disk import check_disks, disk_needs
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, choose_chain_len, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
@@ -22,7 +23,7 @@ from eagle_aot.export.lowering.patches import Replacement, missing
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4, quantize_for_cpu
+from eagle_aot.export.prepare.cpu_weights import FLOAT32, quantize_for_cpu
 from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.export.publish.describe import (
     describe,
@@ -31,7 +32,7 @@ from eagle_aot.export.publish.describe import (
     image_inputs,
     write_draft_ids,
 )
-from eagle_aot.export.publish.output_dir import atomic_output_dir, check_disk, check_output_dir
+from eagle_aot.export.publish.output_dir import atomic_output_dir, check_output_dir
 from eagle_aot.export.resolution import ResolvedExport, resolve
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
@@ -126,7 +127,7 @@ def export_pair(loaded: LoadedPair, resolved: ResolvedExport) -> Manifest:
     or writing fails.
     """
     prepared = prepare_export(loaded, resolved)
-    check_disk(resolved.output_dir, disk_bytes(prepared.pair, resolved))  # before minutes of work
+    check_disks(resolved.output_dir, disk_needs(prepared.pair, resolved))  # before minutes of work
     with atomic_output_dir(resolved.output_dir) as directory:
         decisions, device = compile_program(prepared, directory, resolved)
         copy_files(prepared, directory)
@@ -167,13 +168,6 @@ def prepare_export(loaded: LoadedPair, resolved: ResolvedExport) -> PreparedExpo
         methods=method_specs(pair, lengths, resolved.use_splitk),
         self_test=self_test_record,
     )
-
-
-def disk_bytes(pair: Pair, resolved: ResolvedExport) -> int:
-    """Return the bytes of weights on the disk; parallel processes need a second copy."""
-    codes = 2 if resolved.spec.cpu_weights == INT4 else 1  # 4-bit codes take 8 until lowered
-    saved = pair.weight_bytes if resolved.backend == CUDA and resolved.spec.jobs > 1 else 0
-    return pair.weight_bytes // codes + saved
 
 
 def compile_program(

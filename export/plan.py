@@ -10,22 +10,27 @@ from msgspec.structs import replace
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.artifact import EAGLE3, NGRAM
-from eagle_aot.common.errors import EagleError, ExportError
+from eagle_aot.common.errors import EagleError, ExportError, HubError
+from eagle_aot.common.hub import Repository
 from eagle_aot.common.memory import free_bytes
 from eagle_aot.common.text import gigabytes
+from eagle_aot.export.disk import DiskNeeds, check_disks, disk_needs
+from eagle_aot.export.drafters.registry import name_of_kind
+from eagle_aot.export.loading.configs import config_directory
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.loading.locate import plan_downloads
+from eagle_aot.export.loading.locate import locate_config, plan_downloads, short_name
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.pipeline import disk_bytes, lengths_of
+from eagle_aot.export.pipeline import lengths_of
 from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4, INT8, quantize_for_cpu
 from eagle_aot.export.prepare.int4 import dequantize_int4
 from eagle_aot.export.publish.describe import cache_bytes
-from eagle_aot.export.publish.output_dir import check_disk
 from eagle_aot.export.resolution import resolve
 from eagle_aot.export.spec import AUTO, CUDA, DUMMY, XNNPACK, ExportSpec
 from eagle_aot.targets import TARGETS, TargetSpec
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.recorded import RECORDED_EXPORTS, RecordedExport
+from eagle_aot.targets.registry import name_of_repository
 
 # Measured peaks, of gemma4-tiny and SmolLM2 on a CPU, of gemma4-31b on an H100 80GB.
 PROCESS = 600_000_000
@@ -36,7 +41,6 @@ the weights that it writes."""
 JOB = 900_000_000
 """Bytes on the host of a process that compiles a method for CUDA."""
 GPU_PER_WEIGHTS = 1.07
-INT4_NAMES = "w4a16", "awq", "gptq"
 STEP = 256
 """Suggestions of --max-seq-len are multiples of it."""
 
@@ -56,10 +60,15 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     cache_bytes: int
     cache_bytes_per_token: int
-    disk_bytes: int
+    disk: DiskNeeds
     host_bytes: int
     gpu_bytes: int
     methods: dict[str, tuple[int, int]]
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the artifact's disk needs if the compiler's files are on it, too."""
+        return self.disk.together
 
     @property
     def recorded(self) -> list[RecordedExport]:
@@ -73,7 +82,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         times = [msgspec.to_builtins(record) for record in self.recorded]
-        return {**msgspec.to_builtins(self), "recorded": times}
+        return {**msgspec.to_builtins(self), "disk_bytes": self.disk_bytes, "recorded": times}
 
     def report(self) -> Iterator[str]:
         """Yield the plan as lines of text."""
@@ -93,16 +102,20 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_export(spec: ExportSpec) -> ExportPlan | None:
-    """Plan the export of a registered target; None for a directory or a repository, whose geometry
-    its files have.
+    """Plan the export of a registered target, a directory, a repository or a GGUF file; None for a
+    recorded export and where the target is not named.
 
-    Nothing is downloaded, and tensors are fake. The head is a dummy of its kind. Raises what
-    `resolve` raises.
+    No weights are downloaded or loaded, only a repository's config and other small files; of a
+    GGUF file its metadata. Tensors are fake, and the head is a dummy of its kind. Raises what
+    `resolve` raises, and CheckpointError and UnsupportedError for a target that is not read.
     """
-    line = TARGETS.get(str(spec.target_model))
-    if line is None or spec.target_dir is not None or spec.reproduce is not None:
+    if spec.reproduce is not None:
         return None
-    resolved = resolve(_geometry(spec, line))
+    located = _located(spec)
+    line = TARGETS.get(str(located.target_model))
+    if line is None and located.target_dir is None:
+        return None  # a family without a directory, which the export refuses
+    resolved = resolve(_geometry(located))
     on_gpu = resolved.backend == CUDA
     with FakeTensorMode(allow_non_fake_inputs=True):
         images = resolved.spec.reads_images
@@ -110,7 +123,7 @@ def plan_export(spec: ExportSpec) -> ExportPlan | None:
             resolved.checkpoints, resolved.dtype, resolved.cache_sizes, images=images
         ).pair
         dense = dequantize_int4(loaded)
-        pair = dense if not on_gpu or _is_dense(spec, line) else loaded
+        pair = dense if not on_gpu or _is_dense(resolved.spec, spec, line) else loaded
         if resolved.spec.cpu_weights != FLOAT32:
             pair = quantize_for_cpu(loaded, INT8)  # INT4's search for scales takes minutes
         lengths = lengths_of(pair, resolved)
@@ -122,43 +135,82 @@ def plan_export(spec: ExportSpec) -> ExportPlan | None:
         on_host = weights + jobs * JOB
     flat = [m for m in pair.modules() if isinstance(m, KVCache) and not m.window]
     return ExportPlan(
-        target=line.name,
+        target=_name(spec, line, resolved.spec),
         backend=resolved.backend,
         drafter=pair.draft.kind,
         max_seq_len=resolved.cache_sizes.max_seq_len,
         weight_bytes=weights,
         cache_bytes=cache_bytes(methods, lengths.max_batch_size).bytes,
         cache_bytes_per_token=sum((m.k.nbytes + m.v.nbytes) // m.slots for m in flat),
-        disk_bytes=disk_bytes(pair, resolved),
+        disk=disk_needs(pair, resolved),
         host_bytes=int(PROCESS + on_host),
         gpu_bytes=int(GPU_PER_WEIGHTS * weights) if on_gpu else 0,
         methods={name: (method.min_rows, method.max_rows) for name, method in methods.items()},
     )
 
 
-def _geometry(spec: ExportSpec, line: TargetSpec) -> ExportSpec:
-    """Return the options of a dummy of the same sizes and the same kind of head."""
-    default = next(iter(line.heads), EAGLE3 if line.draft_dir or spec.draft_model else NGRAM)
+def _name(spec: ExportSpec, line: TargetSpec | None, resolved: ExportSpec) -> str:
+    """Return the registered name of a target, or what its artifact is called."""
+    if line is not None:
+        return line.name
+    name = short_name(spec)
+    return str(resolved.target_model) if name == AUTO else name
+
+
+def _located(spec: ExportSpec) -> ExportSpec:
+    """Return a spec with the directories of configs in place of names, but for registered targets
+    alone: their geometry is known. Raises as `plan_export` does."""
+    is_line = spec.target_dir is None and str(spec.target_model) in TARGETS
     if spec.is_dummy:
-        default = AUTO
+        return locate_config(spec)
+    if is_line and spec.draft_model is None:
+        return spec
+    try:
+        named, downloads = plan_downloads(spec)
+    except HubError:
+        repository = Repository.parse(str(spec.target_model))
+        name = AUTO if repository is None else name_of_repository(repository.id)
+        if name == AUTO:
+            raise
+        return replace(spec, target_model=name)  # whose geometry needs no Hub
+    directories = {option: config_directory(plan) for option, plan in downloads.items()}
+    return replace(named, **directories)
+
+
+def _geometry(spec: ExportSpec) -> ExportSpec:
+    """Return the options of a dummy of the same sizes and the same kind of head."""
+    is_line = spec.target_dir is None
     return replace(
         spec,
         load_format=DUMMY,
-        drafter=default if spec.drafter == AUTO else spec.drafter,
+        drafter=_drafter(spec),
         draft_dir=None,
         draft_model=None,
         revision=None,
         tap_layers=None,
-        quantize=None,
+        quantize=None if is_line else spec.quantize,
         self_test_prompts=None,
     )
 
 
-def _is_dense(spec: ExportSpec, line: TargetSpec) -> bool:
-    """Whether CUDA would run dense linears, as the name of the public checkpoint says."""
-    if spec.is_dummy or spec.quantize is not None or line.repository is None:
+def _drafter(spec: ExportSpec) -> Any:
+    """Return the kind of the drafter; "auto" for the one of dummies."""
+    if spec.is_dummy or spec.drafter != AUTO:
+        return spec.drafter
+    if spec.draft_dir is not None:
+        return name_of_kind(Checkpoint(spec.draft_dir, needs_weights=False))
+    line = TARGETS.get(str(spec.target_model))
+    if line is None:
+        return NGRAM
+    heads = line.heads if spec.target_dir is None else ()
+    return next(iter(heads), EAGLE3 if line.draft_dir else NGRAM)
+
+
+def _is_dense(resolved: ExportSpec, spec: ExportSpec, line: TargetSpec | None) -> bool:
+    """Whether CUDA would run dense linears where the dummy of a registered target has INT4."""
+    if spec.is_dummy or spec.quantize is not None or resolved.target_dir is not None:
         return False
-    return not any(word in line.repository.lower() for word in INT4_NAMES)
+    return line is not None and line.repository is not None and not line.is_int4
 
 
 def ships(spec: ExportSpec) -> bool:
@@ -180,8 +232,7 @@ def check_machine(plan: ExportPlan, spec: ExportSpec) -> None:
 
     Only what is certain ends an export: estimates of peaks do not.
     """
-    output_dir = spec.output_dir or Path(f"{plan.target}-{plan.backend}")
-    check_disk(output_dir, plan.disk_bytes)
+    check_disks(spec.output_dir or Path(f"{plan.target}-{plan.backend}"), plan.disk)
     for device, copies in (("cpu", 1 if plan.backend == CUDA else 2), ("cuda", 1)):
         if device == CUDA != plan.backend:
             continue

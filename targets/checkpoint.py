@@ -53,50 +53,33 @@ class Checkpoint:
     from the file's metadata. Safetensors and GGUF are read lazily, tensor by tensor.
     `pytorch_model.bin`, or its shards, are read if a directory has no safetensors, as a whole and
     with weights only (no code is executed). `quantise` is how to quantise decoder linears that are
-    stored dense; None keeps them dense.
+    stored dense; None keeps them dense. Without `needs_weights`, weights may be missing.
 
     Raises CheckpointNotFoundError if the path, its config or its weights are missing,
     UnsupportedError for a GGUF with too little metadata, and CheckpointError if a file cannot be
     read or two shards hold the same tensor.
     """
 
-    def __init__(self, directory: str | Path, quantise: Scheme | None = None) -> None:
+    def __init__(
+        self, directory: str | Path, quantise: Scheme | None = None, *, needs_weights: bool = True
+    ) -> None:
         self.directory = Path(directory)
         self.quantise = quantise
         self.config = read_config(self.directory)
         self._file_of: dict[str, WeightFile] = {}
-        for path in self.files():
+        try:
+            files = self.files()
+        except CheckpointNotFoundError:
+            if needs_weights:
+                raise
+            files = []
+        for path in files:
             self._index(path)
 
     @cached_property
     def quantization(self) -> ConfigSection:
-        """The config's section on the quantisation of weights; empty if it has none.
-
-        Multimodal configs may have it in their text's section. compressed-tensors called it
-        `compression_config` at first, and nests it in itself in addition to one on sparsity.
-        AutoGPTQ and older AutoAWQ write it to files of their own. All places are read; what the
-        first does not say is taken from the next. Raises CheckpointError if two contradict.
-        """
-        sections = self._quantizations()
-        for other in sections[1:]:
-            sections[0] = sections[0].with_facts_of(other, QUANT_FACTS)
-        return sections[0] if sections else ConfigSection({}, self.config.where)
-
-    def _quantizations(self) -> list[ConfigSection]:
-        """Return all sections on the quantization of weights that are not empty."""
-        sections = []
-        for config in (self.config, self.config.section("text_config")):
-            for key in ("quantization_config", "compression_config"):
-                section = config.section(key)
-                nested = section.section("quantization_config").values
-                where = Path(f"{section.where}: {key}.quantization_config")
-                sections += [section, ConfigSection(nested, where)]
-        sections = [section for section in sections if section.values]
-        for name, method in QUANT_FILES.items():
-            if (path := self.directory / name).is_file():
-                default = {} if sections else {"quant_method": method}
-                sections.append(ConfigSection(default | read_json(path), path))
-        return sections
+        """The config's section on the quantisation of weights, as `read_quantization` finds it."""
+        return read_quantization(self.directory, self.config)
 
     def files(self) -> list[Path]:
         """List the weight files, sorted by name."""
@@ -150,6 +133,38 @@ def read_config(path: Path) -> ConfigSection:
         raise CheckpointNotFoundError(why_no_checkpoint(path))
     file = path / CONFIG
     return ConfigSection(read_json(file), file)
+
+
+def read_quantization(directory: Path, config: ConfigSection) -> ConfigSection:
+    """Return the section of a directory's config on the quantisation of weights; empty if it has
+    none.
+
+    Multimodal configs may have it in their text's section. compressed-tensors called it
+    `compression_config` at first, and nests it in itself in addition to one on sparsity. AutoGPTQ
+    and older AutoAWQ write it to files of their own. All places are read; what the first does not
+    say is taken from the next. Raises CheckpointError if two contradict.
+    """
+    sections = _quantizations(directory, config)
+    for other in sections[1:]:
+        sections[0] = sections[0].with_facts_of(other, QUANT_FACTS)
+    return sections[0] if sections else ConfigSection({}, config.where)
+
+
+def _quantizations(directory: Path, whole: ConfigSection) -> list[ConfigSection]:
+    """Return all sections on the quantization of weights that are not empty."""
+    sections = []
+    for config in (whole, whole.section("text_config")):
+        for key in ("quantization_config", "compression_config"):
+            section = config.section(key)
+            nested = section.section("quantization_config").values
+            where = Path(f"{section.where}: {key}.quantization_config")
+            sections += [section, ConfigSection(nested, where)]
+    sections = [section for section in sections if section.values]
+    for name, method in QUANT_FILES.items():
+        if (path := directory / name).is_file():
+            default = {} if sections else {"quant_method": method}
+            sections.append(ConfigSection(default | read_json(path), path))
+    return sections
 
 
 def tokenizer_directory(path: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.protocol import TapTarget
 
@@ -32,11 +33,13 @@ class Published:
 class Family:
     """Targets of one architecture.
 
-    `load` reads a checkpoint whose config.json has one of `model_types`; `decoder` makes an empty
-    model of a geometry.
+    `load` reads a checkpoint whose config.json has one of `model_types`; `read_config` takes that
+    file and the number of positions that will be used, and returns the geometry; `decoder` makes an
+    empty model of a geometry.
     """
 
     model_types: tuple[str, ...]
     load: Loader
+    read_config: Callable[[ConfigSection, int], Any]
     decoder: Callable[[Any, torch.dtype, CacheSpec], TapTarget]
     published: tuple[Published, ...]

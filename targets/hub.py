@@ -30,6 +30,7 @@ class PublicPair:
 
     target: str
     heads: Mapping[str, str] = field(default_factory=dict)
+    is_int4: bool = False
 
 
 PUBLIC_PAIRS = {
@@ -40,15 +41,18 @@ PUBLIC_PAIRS = {
             DFLASH: "RedHatAI/gemma-4-31B-it-speculator.dflash",
             GEMMA4_ASSISTANT: "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant",
         },
+        is_int4=True,
     ),
     "gemma4-12b": PublicPair(
         "google/gemma-4-12B-it-qat-w4a16-ct",
         {GEMMA4_ASSISTANT: "google/gemma-4-12B-it-assistant"},
+        is_int4=True,
     ),
     "qwen3-1.7b": PublicPair("Qwen/Qwen3-1.7B", {EAGLE3: "AngelSlim/Qwen3-1.7B_eagle3"}),
     "qwen3-4b": PublicPair(
         "Qwen/Qwen3-4B-AWQ",
         {EAGLE3: "AngelSlim/Qwen3-4B_eagle3", DFLASH: "z-lab/Qwen3-4B-DFlash-b16"},
+        is_int4=True,
     ),
     "qwen3-8b": PublicPair(
         "Qwen/Qwen3-8B-AWQ",
@@ -57,10 +61,15 @@ PUBLIC_PAIRS = {
             P_EAGLE: "RedHatAI/Qwen3-8B-speculator.peagle",
             DFLASH: "RedHatAI/Qwen3-8B-speculator.dflash",
         },
+        is_int4=True,
     ),
-    "qwen3-14b": PublicPair("Qwen/Qwen3-14B-AWQ", {EAGLE3: "RedHatAI/Qwen3-14B-speculator.eagle3"}),
-    "qwen3-32b": PublicPair("Qwen/Qwen3-32B-AWQ", {EAGLE3: "RedHatAI/Qwen3-32B-speculator.eagle3"}),
-    "qwen2.5-7b": PublicPair("Qwen/Qwen2.5-7B-Instruct-AWQ"),
+    "qwen3-14b": PublicPair(
+        "Qwen/Qwen3-14B-AWQ", {EAGLE3: "RedHatAI/Qwen3-14B-speculator.eagle3"}, is_int4=True
+    ),
+    "qwen3-32b": PublicPair(
+        "Qwen/Qwen3-32B-AWQ", {EAGLE3: "RedHatAI/Qwen3-32B-speculator.eagle3"}, is_int4=True
+    ),
+    "qwen2.5-7b": PublicPair("Qwen/Qwen2.5-7B-Instruct-AWQ", is_int4=True),
     "llama-3.1-8b": PublicPair(
         "meta-llama/Llama-3.1-8B-Instruct",
         {

@@ -6,6 +6,7 @@ import torch
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.gemma4.config import GEMMA4_31B, MODEL_TYPES
 from eagle_aot.targets.gemma4.vision import (
     GEMMA4_IMAGE_TOKENS,
@@ -47,24 +48,36 @@ def load_images(checkpoint: Checkpoint, target: TapTarget, dtype: torch.dtype) -
     Raises UnsupportedError if the model reads no images, CheckpointError for damage.
     """
     config = checkpoint.config
-    if (model_type := config.text("model_type")) not in MODEL_TYPES:
-        raise UnsupportedError(
-            f"{checkpoint.directory}: --inputs text,image: model_type {model_type!r} reads no "
-            "images, Gemma 4 does"
-        )
+    _check_reads_images(config, str(checkpoint.directory))
     tokens = ImageTokens.from_hf(config, target.vocab_size)
     encoder = load_vision(checkpoint, target.hidden_size, dtype)
     return ImageSupport(encoder, tokens, has_bidirectional_images(config))
 
 
-def dummy_images(name: str, target: TapTarget, dtype: torch.dtype) -> ImageSupport:
-    """Make random image support for a dummy target. Raises UnsupportedError for other targets."""
+def _check_reads_images(config: ConfigSection, where: str) -> None:
+    """Raise UnsupportedError if the model of a config reads no images."""
+    if (model_type := config.text("model_type")) not in MODEL_TYPES:
+        raise UnsupportedError(
+            f"{where}: --inputs text,image: model_type {model_type!r} reads no images, Gemma 4 does"
+        )
+
+
+def dummy_images(
+    name: str, target: TapTarget, dtype: torch.dtype, config: ConfigSection | None = None
+) -> ImageSupport:
+    """Make random image support for a dummy target, in the geometry of a `config` or of a
+    registered target. Raises UnsupportedError for other targets."""
+    if config is not None:
+        _check_reads_images(config, str(config.where))
+        encoder = dummy_vision(VisionConfig.from_hf(config), target.hidden_size, dtype)
+        tokens = ImageTokens.from_hf(config, target.vocab_size)
+        return ImageSupport(encoder, tokens, has_bidirectional_images(config))
     if name not in DUMMIES:
         names = ", ".join(DUMMIES)
         raise UnsupportedError(
             f"--inputs text,image: no vision tower is known for {name}, but for {names}"
         )
     assert target.hidden_size == GEMMA4_31B.hidden_size
-    config, tokens = DUMMIES[name]
-    encoder = dummy_vision(config, target.hidden_size, dtype)
+    geometry, tokens = DUMMIES[name]
+    encoder = dummy_vision(geometry, target.hidden_size, dtype)
     return ImageSupport(encoder, tokens, bidirectional=True)

@@ -99,6 +99,7 @@ MISTRAL_7B = replace(LLAMA_3_1_8B, vocab_size=32768, rope=Rope(theta=1e6))
 LLAMA = Family(
     model_types=("llama",),
     load=partial(load_pre_norm, read_llama, PreNormDecoder),
+    read_config=read_llama,
     decoder=PreNormDecoder,
     published=(
         Published("llama-3.2-1b", "meta-llama/Llama-3.2-1B", LLAMA_3_2_1B),
@@ -113,6 +114,7 @@ LLAMA = Family(
 MISTRAL = Family(
     model_types=("mistral",),
     load=partial(load_pre_norm, read_mistral, PreNormDecoder),
+    read_config=read_mistral,
     decoder=PreNormDecoder,
     published=(Published("mistral-7b", "mistralai/Mistral-7B-Instruct-v0.3", MISTRAL_7B),),
 )

@@ -189,6 +189,7 @@ PHI_4_MINI = PreNormConfig(
 PHI3 = Family(
     model_types=("phi3",),
     load=load_phi3,
+    read_config=read_config,
     decoder=PreNormDecoder,
     published=(Published("phi-4-mini", "microsoft/Phi-4-mini-instruct", PHI_4_MINI),),
 )

@@ -127,6 +127,7 @@ QWEN2_5_HALF_B = replace(
 QWEN3 = Family(
     model_types=("qwen3",),
     load=partial(load_pre_norm, read_qwen3, PreNormDecoder),
+    read_config=read_qwen3,
     decoder=PreNormDecoder,
     published=(
         published("0.6B", hidden=1024, layers=28, heads=16, inner=3072, tied=True),
@@ -141,6 +142,7 @@ QWEN3 = Family(
 QWEN2 = Family(
     model_types=("qwen2",),
     load=partial(load_pre_norm, read_qwen2, PreNormDecoder),
+    read_config=read_qwen2,
     decoder=PreNormDecoder,
     published=(
         Published("qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B-Instruct", QWEN2_5_HALF_B),

@@ -10,19 +10,20 @@ import torch
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.common.text import nearest
-from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.checkpoint import Checkpoint, read_config, read_quantization
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
-from eagle_aot.targets.decoder.weights import fill_dummy
+from eagle_aot.targets.decoder.weights import LinearFormats, fill_dummy, int4_layers
 from eagle_aot.targets.family import TINY_DIR, Family, Loader, Published
 from eagle_aot.targets.gemma4 import GEMMA4, Gemma4Config, load_gemma4
 from eagle_aot.targets.hub import PUBLIC_PAIRS, PublicPair
+from eagle_aot.targets.linear_formats import has_own_table, linear_formats, matrices_of
 from eagle_aot.targets.llama import LLAMA, MISTRAL
 from eagle_aot.targets.phi3 import PHI3
 from eagle_aot.targets.protocol import TapTarget
 from eagle_aot.targets.qwen import QWEN2, QWEN3
 
-DUMMY_GROUP_SIZE = 32
 AUTO = "auto"
 """The target model name that selects a family by config.json."""
 
@@ -35,6 +36,7 @@ class TargetSpec:
     or only the first few; it is None if only a checkpoint has the geometry. `target_dir` and
     `draft_dir` are checkpoints that ship with the package. `repository` has the target and `heads`
     those published for it, by kind, the default one first; both are on the Hugging Face Hub.
+    `is_int4` says whether the repository's linears are INT4.
     """
 
     name: str
@@ -46,6 +48,7 @@ class TargetSpec:
     repository: str | None = None
     checkpoint: str | None = None
     heads: Mapping[str, str] = field(default_factory=dict)
+    is_int4: bool = False
     default_max_seq_len: int = 4096
 
 
@@ -107,23 +110,48 @@ def name_of_repository(repository: str) -> str:
     return AUTO
 
 
-def model_type(checkpoint: Checkpoint) -> str:
-    """Return a checkpoint's `model_type`. Raises UnsupportedError if no family here reads it."""
-    name = checkpoint.config.text("model_type")
+def model_type(config: ConfigSection) -> str:
+    """Return a config's `model_type`. Raises UnsupportedError if no family here reads it."""
+    name = config.text("model_type")
     if name not in LOADERS:
         reason = f" ({OTHER_MATH[name]})" if name in OTHER_MATH else ""
         raise UnsupportedError(
-            f"{checkpoint.directory}: model_type {name!r}{reason}; known: {', '.join(LOADERS)}"
+            f"{config.where}: model_type {name!r}{reason}; known: {', '.join(LOADERS)}"
         )
     return name
 
 
+def target_of(directory: Path, group_size: int | None = None) -> TargetSpec:
+    """Return the target of the checkpoint in a directory, whose weights may be missing.
+
+    Its dummy has the geometry of the config and the formats of its linears; with `group_size`,
+    dense ones are INT4 in such groups. Raises CheckpointError and UnsupportedError.
+    """
+    config = read_config(directory)
+    name = model_type(config)
+    family = FAMILY_OF[name]
+    matrices = matrices_of(directory)
+    formats = linear_formats(read_quantization(directory, config), matrices, group_size)
+    untied = {"tie_word_embeddings": False} if has_own_table(matrices) else {}
+
+    def dummy(dtype: torch.dtype, caches: CacheSpec, num_layers: int | None) -> TapTarget:
+        geometry = replace(family.read_config(config, caches.max_seq_len), **untied)
+        return _dummy(family, geometry, dtype, caches, num_layers, formats)
+
+    return TargetSpec(name=name, summary="by config.json", load=family.load, dummy=dummy)
+
+
 def _load_any(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
-    return LOADERS[model_type(checkpoint)](checkpoint, dtype, caches)
+    return LOADERS[model_type(checkpoint.config)](checkpoint, dtype, caches)
 
 
 def _dummy(
-    family: Family, config: Any, dtype: torch.dtype, caches: CacheSpec, num_layers: int | None
+    family: Family,
+    config: Any,
+    dtype: torch.dtype,
+    caches: CacheSpec,
+    num_layers: int | None,
+    formats: LinearFormats = int4_layers,
 ) -> TapTarget:
     if num_layers is not None and not 1 <= num_layers <= config.num_hidden_layers:
         raise SettingError(
@@ -132,7 +160,7 @@ def _dummy(
     config = replace(config, layer_types=config.layer_types[:num_layers])
     target = family.decoder(config, dtype, caches)
     assert isinstance(target, TapDecoder)
-    fill_dummy(target, DUMMY_GROUP_SIZE, dtype)
+    fill_dummy(target, formats, dtype)
     return target.eval()
 
 
@@ -156,6 +184,7 @@ def _target_spec(family: Family, published: Published) -> TargetSpec:
         repository=pair.target,
         checkpoint=published.checkpoint,
         heads=pair.heads,
+        is_int4=pair.is_int4,
     )
 
 
@@ -178,7 +207,8 @@ REFUSED = {
 """Targets that users may expect, and why they are not supported."""
 
 FAMILIES = GEMMA4, QWEN3, QWEN2, LLAMA, MISTRAL, PHI3
-LOADERS: dict[str, Loader] = {name: f.load for f in FAMILIES for name in f.model_types}
+FAMILY_OF = {name: family for family in FAMILIES for name in family.model_types}
+LOADERS: dict[str, Loader] = {name: family.load for name, family in FAMILY_OF.items()}
 """The loader of each `model_type` of a config.json."""
 
 TINY = TargetSpec(

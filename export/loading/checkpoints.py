@@ -1,21 +1,26 @@
 """Which checkpoints an export reads: the options completed from the table of targets."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
+from eagle_aot.common.hub import Repository
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.registry import OF_DUMMIES
-from eagle_aot.export.loading.locate import locate
+from eagle_aot.export.loading.locate import locate, locate_config
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.spec import AUTO, DUMMY, NONE, ExportSpec
-from eagle_aot.targets import TARGETS, get_target, model_type
-from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets import TARGETS, TargetSpec, get_target, model_type
+from eagle_aot.targets.checkpoint import read_config
 from eagle_aot.targets.checkpoint_path import CONFIG, is_checkpoint, why_no_checkpoint
+from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
+from eagle_aot.targets.registry import is_registered, target_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,17 @@ class ResolvedCheckpoints:
     spec: ExportSpec
 
     @cached_property
+    def target(self) -> TargetSpec:
+        """What the target is: for a dummy in a directory, what its config says. Raises
+        CheckpointError and UnsupportedError."""
+        line, spec = get_target(target_name(self.spec)), self.spec
+        if not spec.is_dummy or spec.target_dir is None:
+            return line
+        group_size = None if spec.quantize is None else SCHEMES[spec.quantize].group_size
+        of_config = target_of(spec.target_dir, group_size)
+        return dataclasses.replace(of_config, name=line.name, draft_dir=line.draft_dir)
+
+    @cached_property
     def provenance(self) -> Provenance:
         """Everything but weights that is read of the directories, each file once."""
         return Provenance(self.spec.target_dir, self.spec.draft_dir, self.spec.is_dummy)
@@ -39,10 +55,11 @@ def resolve_checkpoints(spec: ExportSpec, progress: Progress | None = None) -> R
 
     Repositories are downloaded, each as a stage of the progress. `target_model` "auto" becomes the
     `model_type` in the directory's config.json. Without a head of its own the target has the
-    table's; without any head, `drafter` "auto" becomes ngram. A check of a registered target
-    without a checkpoint is one of a dummy. Raises SettingError for an unknown target, for options
-    that contradict each other and for a directory that is required, CheckpointNotFoundError for one
-    that does not exist, UnsupportedError for a target that is known and refused, HubError.
+    table's; without any head, `drafter` "auto" becomes ngram. A check of a registered target or a
+    repository is one of a dummy, unless a head is named. Raises SettingError for an unknown target,
+    for options that contradict each other and for a directory that is required,
+    CheckpointNotFoundError for one that does not exist, UnsupportedError for a target that is known
+    and refused, HubError.
     """
     if spec.target_model is None:
         raise SettingError("--target-model is required (see eagle-inspect targets)")
@@ -51,14 +68,21 @@ def resolve_checkpoints(spec: ExportSpec, progress: Progress | None = None) -> R
     resolved = _of_dummy(spec) if spec.is_dummy else _of_directories(locate(spec, progress))
     if not resolved.has_head:
         check_no_head(resolved)
-    return ResolvedCheckpoints(resolved)
+    checkpoints = ResolvedCheckpoints(resolved)
+    _ = checkpoints.target  # reads files, which tracing with fake tensors cannot
+    return checkpoints
 
 
 def _names_checkpoint(spec: ExportSpec) -> bool:
-    """Whether weights are requested, not only the geometry of a registered target."""
-    line = TARGETS.get(target_name(spec))
-    sources = spec.target_dir, spec.draft_dir, spec.draft_model, spec.revision
-    return any(sources) or line is None or line.repository is None
+    """Whether weights are requested, not only the geometry of a registered target or of a
+    repository."""
+    name = target_name(spec)
+    if any((spec.target_dir, spec.draft_dir, spec.draft_model)):
+        return True
+    if is_registered(name):
+        line = TARGETS.get(name)
+        return line is None or line.repository is None or spec.revision is not None
+    return Path(name).exists() or Repository.parse(name) is None
 
 
 def refuse(*cases: tuple[object, str]) -> None:
@@ -69,27 +93,37 @@ def refuse(*cases: tuple[object, str]) -> None:
 
 
 def _of_dummy(spec: ExportSpec) -> ExportSpec:
-    """Complete an export of random weights. Raises SettingError for options of checkpoints."""
+    """Complete an export of random weights. Raises SettingError for options of checkpoints, and as
+    `locate_config` does."""
+    refuse(
+        (
+            spec.draft_dir or spec.draft_model,
+            "--load-format dummy: a head has random weights, too: leave out --draft-model and "
+            "--draft-dir, --drafter names its kind",
+        ),
+        (spec.tap_layers is not None, "--tap-layers: a dummy taps where public heads do"),
+    )
+    located = locate_config(spec)
+    if located.target_dir is None:
+        _check_registered_dummy(located)
+    else:
+        located = _with_name(located)
+        check_target_dir(located)
+    return replace(located, drafter=OF_DUMMIES) if spec.drafter == AUTO else located
+
+
+def _check_registered_dummy(spec: ExportSpec) -> None:
+    """Raise SettingError for a name without geometry, and for options of directories."""
     name = target_name(spec)
     refuse(
         (
             get_target(name).dummy is None,
-            f"--load-format dummy: {name} has no geometry of its own, "
-            "name a target that eagle-inspect targets lists",
+            f"--load-format dummy: {name} has no geometry of its own, name a target that "
+            "eagle-inspect targets lists, a repository or a path",
         ),
-        (
-            spec.target_dir or spec.draft_dir,
-            f"--load-format dummy builds the geometry of {name}: "
-            "leave out --target-dir and --draft-dir",
-        ),
-        (
-            spec.draft_model or spec.revision,
-            "--load-format dummy downloads nothing: leave out --draft-model and --revision",
-        ),
-        (spec.tap_layers is not None, "--tap-layers: a dummy taps where public heads do"),
+        (spec.revision, f"--revision: --load-format dummy reads nothing of {name}: leave it out"),
         (spec.quantize is not None, "--quantize: a dummy is INT4 already"),
     )
-    return replace(spec, drafter=OF_DUMMIES) if spec.drafter == AUTO else spec
 
 
 def _of_directories(spec: ExportSpec) -> ExportSpec:
@@ -109,7 +143,7 @@ def _with_name(spec: ExportSpec) -> ExportSpec:
     """Replace the target's name "auto" by the one in its config.json."""
     if spec.target_model != AUTO_TARGET or spec.target_dir is None:
         return spec
-    return replace(spec, target_model=model_type(Checkpoint(spec.target_dir)))
+    return replace(spec, target_model=model_type(read_config(spec.target_dir)))
 
 
 def _with_directories(spec: ExportSpec) -> ExportSpec:

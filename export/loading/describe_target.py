@@ -41,7 +41,7 @@ def describe_target(path: Path) -> Description:
     Sizes that the config omits are null. Raises CheckpointError and UnsupportedError.
     """
     checkpoint, provenance = Checkpoint(path), Provenance(path, None, is_dummy=False)
-    family, config = model_type(checkpoint), checkpoint.config
+    family, config = model_type(checkpoint.config), checkpoint.config
     text = config.section("text_config") if config.has("text_config") else config
     matrices = stored_matrices(checkpoint)
     return {

@@ -18,9 +18,9 @@ from eagle_aot.export.loading.quantise import quantise_draft, quantise_table
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear
-from eagle_aot.export.spec import AUTO, CUDA, ExportSpec
-from eagle_aot.targets import TapTarget, get_target
-from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.export.spec import AUTO, CUDA
+from eagle_aot.targets import TapTarget
+from eagle_aot.targets.checkpoint import Checkpoint, read_config
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.images import ImageSupport, dummy_images, load_images
 from eagle_aot.targets.int4 import Int4Linear
@@ -57,8 +57,8 @@ def load_pair(
     spec = checkpoints.spec
     load_target = _dummy_target if spec.is_dummy else _target
     try:
-        target = load_target(spec, dtype, caches)
-        draft, reading = _load_draft(spec, target, dtype, caches)
+        target = load_target(checkpoints, dtype, caches)
+        draft, reading = _load_draft(checkpoints, target, dtype, caches)
         image_support = _load_images(checkpoints, target, dtype) if images else None
         draft_module = cast(nn.Module, draft)
         quantise_table(target, draft_module, spec.table_quant)
@@ -89,18 +89,20 @@ def load_by_gpu(
     return loaded
 
 
-def _dummy_target(spec: ExportSpec, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
-    line = get_target(target_name(spec))
-    assert line.dummy is not None
+def _dummy_target(
+    checkpoints: ResolvedCheckpoints, dtype: torch.dtype, caches: CacheSpec
+) -> TapTarget:
+    assert checkpoints.target.dummy is not None
     torch.manual_seed(DUMMY_SEED)
-    return line.dummy(dtype, caches, spec.dummy_layers)
+    return checkpoints.target.dummy(dtype, caches, checkpoints.spec.dummy_layers)
 
 
-def _target(spec: ExportSpec, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
+def _target(checkpoints: ResolvedCheckpoints, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
+    spec = checkpoints.spec
     assert spec.target_dir is not None
     scheme = None if spec.quantize is None else SCHEMES[spec.quantize]
     checkpoint = Checkpoint(spec.target_dir, scheme)
-    return get_target(target_name(spec)).load(checkpoint, dtype, caches)
+    return checkpoints.target.load(checkpoint, dtype, caches)
 
 
 def _load_images(
@@ -108,7 +110,8 @@ def _load_images(
 ) -> ImageSupport:
     spec = checkpoints.spec
     if spec.is_dummy:
-        return dummy_images(target_name(spec), target, dtype)
+        stored = None if spec.target_dir is None else read_config(spec.target_dir)
+        return dummy_images(target_name(spec), target, dtype, stored)
     assert spec.target_dir is not None
     images = load_images(Checkpoint(spec.target_dir), target, dtype)
     config = images.encoder.config
@@ -117,11 +120,12 @@ def _load_images(
 
 
 def _load_draft(
-    spec: ExportSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+    checkpoints: ResolvedCheckpoints, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[DraftModel, Facts]:
+    spec = checkpoints.spec
     if spec.draft_dir is None:
-        line = get_target(target_name(spec))
-        return KINDS[spec.drafter].without_checkpoint(line, target, dtype, caches)
+        make = KINDS[spec.drafter].without_checkpoint
+        return make(checkpoints.target, target, dtype, caches)
     files = Checkpoint(spec.draft_dir)
     kind = kind_of_checkpoint(files) if spec.drafter == AUTO else HEADS[spec.drafter]
     return kind.load(files, target, dtype, caches, spec.tap_layers)

@@ -42,6 +42,22 @@ def locate(spec: ExportSpec, progress: Progress | None = None) -> ExportSpec:
     return replace(named, **{name: checkpoint_directory(plan) for name, plan in plans.items()})
 
 
+def locate_config(spec: ExportSpec) -> ExportSpec:
+    """Replace a path or a repository that `--target-model` names by a directory with its config;
+    no weights are downloaded. A registered name stays.
+
+    Raises as `locate` does, CheckpointError and UnsupportedError.
+    """
+    from eagle_aot.export.loading.configs import config_directory
+
+    if spec.target_dir is None and is_registered(str(spec.target_model)):
+        return spec
+    named, repository = _target(spec)
+    if repository is None:
+        return named
+    return replace(named, target_dir=config_directory(plan_checkpoint(repository)))
+
+
 def plan_downloads(spec: ExportSpec) -> tuple[ExportSpec, dict[str, Download]]:
     """Return the spec with the directories of paths, and the download of each option that names a
     repository. Raises SettingError and HubError."""
@@ -101,11 +117,9 @@ def _target(spec: ExportSpec) -> tuple[ExportSpec, Repository | None]:
         published = get_target(name).repository
         repository = None if published is None else Repository(published)
     elif spec.target_dir is None and (path := Path(name)).exists():
-        spec = replace(spec, target_model=AUTO, target_dir=path)
-        spec = _with_output_dir(spec, path.absolute().name.removesuffix(".gguf"))
+        spec = replace(_with_output_dir(spec), target_model=AUTO, target_dir=path)
     elif spec.target_dir is None and (repository := Repository.parse(name)) is not None:
-        spec = replace(spec, target_model=name_of_repository(repository.id))
-        spec = _with_output_dir(spec, repository.id.split("/")[1])
+        spec = replace(_with_output_dir(spec), target_model=name_of_repository(repository.id))
     elif spec.target_dir is None:
         get_target(name)  # raises, and suggests a name
     if spec.revision is None:
@@ -118,10 +132,21 @@ def _target(spec: ExportSpec) -> tuple[ExportSpec, Repository | None]:
     return spec, Repository(repository.id, spec.revision, repository.file)
 
 
-def _with_output_dir(spec: ExportSpec, name: str) -> ExportSpec:
+def short_name(spec: ExportSpec) -> str:
+    """Return the name of a spec's target without its folder or owner: artifacts are called so."""
+    name = str(spec.target_model)
+    if spec.target_dir is not None or is_registered(name):
+        return name
+    if (path := Path(name)).exists():
+        return path.absolute().name.removesuffix(".gguf")
+    repository = Repository.parse(name)
+    return name if repository is None else repository.id.split("/")[1]
+
+
+def _with_output_dir(spec: ExportSpec) -> ExportSpec:
     if spec.output_dir is not None:
         return spec
-    return replace(spec, output_dir=Path(f"{name}-{spec.backend}"))
+    return replace(spec, output_dir=Path(f"{short_name(spec)}-{spec.backend}"))
 
 
 def _head(spec: ExportSpec, target: Repository | None) -> tuple[ExportSpec, Repository | None]:

@@ -19,6 +19,9 @@ from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
 """The dtype that a backend's programs compute in."""
 
+CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment's name for the directory of the compiler's files."""
+
 ASSEMBLE = "assemble"
 """The name of the stage that makes one program of compiled methods."""
 

@@ -34,7 +34,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device
-from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
+from eagle_aot.export.lowering.backend import ASSEMBLE, CACHE_DIR, multiprocessors
 from eagle_aot.export.lowering.patches import (
     COMPILE_METHOD,
     CUDA,
@@ -45,7 +45,6 @@ from eagle_aot.export.lowering.patches import (
 )
 
 PATCHES: tuple[Patch, ...] = CUDA
-CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def lower(

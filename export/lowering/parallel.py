@@ -36,6 +36,7 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.common.tensors import untouched_zeros
 from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.lowering.backend import CACHE_DIR
 from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Replacement
 from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.pair import Pair
@@ -105,7 +106,7 @@ def compiled_in_parallel(
             save_job(job, directory / JOB)
         compile_one = partial(compile_in_process, directory, lifeline, progress)
         futures = {name: pool.submit(compile_one, name) for name in names}
-        yield lambda _: partial(take_compiled, futures)
+        yield lambda _: partial(take_compiled, futures, directory / JOB)
     finally:
         os.close(end)
         pool.shutdown(cancel_futures=True)
@@ -144,13 +145,22 @@ def compile_in_process(directory: Path, lifeline: int, progress: Progress, name:
 
 
 def take_compiled(
-    futures: "Mapping[str, Future[Compiled]]", program: ExportedProgram, specs: Any, collector: Any
+    futures: "Mapping[str, Future[Compiled]]",
+    job: Path,
+    program: ExportedProgram,
+    specs: Any,
+    collector: Any,
 ) -> "PreprocessResult":
-    """Return a method as another process compiled it, instead of compiling it."""
+    """Return a method as another process compiled it, instead of compiling it.
+
+    The file of the job is deleted when no process needs it: the weights are written next.
+    """
     from executorch.backends.cuda.cuda_backend import CudaBackend
 
     name = CudaBackend.method_name_from_compile_specs(specs)
     compiled = futures[name].result()
+    if all(future.done() for future in futures.values()):
+        job.unlink(missing_ok=True)
     if compiled.graph != graph_digest(program):
         raise ExportError(f"a worker process traced a different graph for {name}: use --jobs 1")
     device = CudaBackend.get_device_name()
@@ -233,7 +243,7 @@ def compile_method(job: Job, name: str, directory: Path) -> Compiled:
 
     from eagle_aot.export.lowering import cuda
 
-    os.environ.setdefault(cuda.CACHE_DIR, str(directory / name))
+    os.environ.setdefault(CACHE_DIR, str(directory / name))
     config.compile_threads = job.threads
     torch.set_num_threads(job.threads)
     with as_export_error("tracing failed"):

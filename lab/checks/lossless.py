@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import NGRAM, tokenizer_files
+from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.export import ExportSpec
 from eagle_aot.export.loading.locate import locate
@@ -254,7 +254,7 @@ def logits_of_target(name: str, max_seq_len: int) -> TargetLogits:
     Of a registered name or a repository it is downloaded. Raises what `locate` and `load_target`
     raise.
     """
-    directory = locate(ExportSpec(target_model=name, drafter=NGRAM)).target_dir
+    directory = locate(ExportSpec(target_model=name, drafter="ngram")).target_dir
     target = load_target(directory or name, max_seq_len)
     return lambda ids: last_logits(target, ids)
 

@@ -3,7 +3,7 @@
 Modules have the names that checkpoints give them, so a `prefix` is the whole mapping.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
@@ -15,7 +15,7 @@ from eagle_aot.targets.decoder.layer import fold_column_orders
 from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
 from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.quantise import quantise
-from eagle_aot.targets.int4.weight import random_int4
+from eagle_aot.targets.int4.weight import Int4Format, random_int4
 
 CHECKED_ELEMENTS = 2**24
 """How many elements are checked for NaN at a time."""
@@ -42,6 +42,11 @@ HALF_BYTES = 2
 LM_HEAD, TABLE = "lm_head.weight", "embed_tokens.weight"
 LAYERS = "layers."
 """Prefix of the names of decoder layers; only their linears are quantised on load."""
+
+LinearFormats = Callable[[str], Int4Format | None]
+"""Returns the format of the linear that a decoder calls by this name; None if it is dense."""
+GROUP_SIZE = 32
+"""Columns that share a scale in released INT4 checkpoints, and in GGUF's blocks."""
 
 DUMMY_EMBEDDING = 1 / 16
 """Scale of dummy embeddings. It is small so that the layers decide the next token: if the output
@@ -137,27 +142,32 @@ def duplicate_tables(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
     return (LM_HEAD,)
 
 
-def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:
-    """Give the linears of all layers random INT4 weights and biases, and all tables random rows.
+def fill_dummy(model: nn.Module, formats: LinearFormats, dtype: torch.dtype) -> None:
+    """Give all linears random weights in their `formats`, and biases, and all tables random rows.
 
-    Output tables are dense, as in released INT4 checkpoints. Under a fake-tensor mode nothing is
-    allocated.
+    Under a fake-tensor mode nothing is allocated.
     """
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear) and name.startswith(LAYERS):
-            weight = random_int4(module.out_features, module.in_features, group_size, dtype)
-            replace_linear(model, name, _int4_linear(weight, module, dtype))
-            if module.bias is not None:
-                assign(
-                    model,
-                    f"{name}.bias",
-                    DUMMY_BIAS * torch.randn(module.out_features, dtype=dtype),
-                )
-        elif isinstance(module, nn.Linear | nn.Embedding):
-            embeds = isinstance(module, nn.Embedding)
-            scale = module.weight.shape[1] ** -0.5 * (DUMMY_EMBEDDING if embeds else 1)
-            rows = torch.randn(module.weight.shape, dtype=dtype) * scale
-            assign(model, f"{name}.weight", rows)
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            continue
+        linear = module if isinstance(module, nn.Linear) else None
+        int4 = None if linear is None else formats(name)
+        if linear is not None and int4 is not None:
+            shape = linear.out_features, linear.in_features
+            weight = random_int4(*shape, int4.group_size, dtype, int4.digits)
+            replace_linear(model, name, _int4_linear(weight, linear, dtype))
+        else:
+            scale = module.weight.shape[1] ** -0.5 * (DUMMY_EMBEDDING if linear is None else 1)
+            assign(model, f"{name}.weight", torch.randn(module.weight.shape, dtype=dtype) * scale)
+        if linear is not None and linear.bias is not None:
+            bias = DUMMY_BIAS * torch.randn(linear.out_features, dtype=dtype)
+            assign(model, f"{name}.bias", bias)
+
+
+def int4_layers(name: str) -> Int4Format | None:
+    """Return INT4 for the linears of all layers; output tables are dense, as in released INT4
+    checkpoints."""
+    return Int4Format(GROUP_SIZE) if name.startswith(LAYERS) else None
 
 
 def checkpoint_name(name: str, prefix: str) -> str:

@@ -9,6 +9,7 @@ __all__ = ["GEMMA4", "Gemma4Config", "Gemma4Target", "load_gemma4"]
 GEMMA4 = Family(
     model_types=MODEL_TYPES,
     load=load_gemma4,
+    read_config=lambda config, max_seq_len: Gemma4Config.from_hf(config),
     decoder=Gemma4Target,
     published=(
         Published("gemma4-31b", "google/gemma-4-31B-it", GEMMA4_31B),

@@ -69,7 +69,13 @@ def format_of(checkpoint: Checkpoint) -> QuantFormat | None:
 
     Raises UnsupportedError for a method or a variant that is not read.
     """
-    config = checkpoint.quantization
+    method = method_of(checkpoint.quantization)
+    return None if method in (None, IN_THE_FILE) else FORMATS[str(method)]
+
+
+def method_of(config: ConfigSection) -> str | None:
+    """Return the key of `FORMATS`, or `IN_THE_FILE`, for the section of a config on the
+    quantization of weights; None for an empty one. Raises as `format_of` does."""
     if not config.values:
         return None
     method = config.text("quant_method", config.text("method", "")).lower()
@@ -82,9 +88,9 @@ def format_of(checkpoint: Checkpoint) -> QuantFormat | None:
             )
         method = PACKINGS[packing]
     if method == IN_THE_FILE:
-        return None
+        return method
     if method not in FORMATS:
         supported = ", ".join([*FORMATS, IN_THE_FILE])
         raise UnsupportedError(f"quantization method {method!r}: known are {supported}")
     FORMATS[method].check(config)
-    return FORMATS[method]
+    return method

@@ -162,12 +162,26 @@ def column_order(group_of: Tensor, columns: int, group_size: int, name: str) -> 
     return order
 
 
-def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) -> Int4Weight:
+@dataclass(frozen=True, slots=True)
+class Int4Format:
+    """INT4 in groups of columns that share a scale; INT8 has two `digits`. A `group_size` that does
+    not divide a row stands for the whole row."""
+
+    group_size: int
+    digits: int = 1
+
+
+def random_int4(
+    rows: int, columns: int, group_size: int, dtype: torch.dtype, digits: int = 1
+) -> Int4Weight:
     """Make a symmetric weight of random codes and scales; a unit input gives about a unit output.
 
     Codes are 1 to 15. With 0 their mean would differ from the zero point, and in a stack of such
     layers that one direction would dominate all others.
     """
+    if group_size < 1 or columns % group_size:
+        group_size = columns
+    columns *= digits
     groups = columns // group_size
     low, high = (torch.randint(1, 16, (rows, columns // 2), dtype=torch.uint8) for _ in range(2))
     spread = 0.5 + torch.rand(groups, rows, dtype=dtype)
@@ -175,6 +189,7 @@ def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) ->
         qdata=low | (high << 4),
         scale=spread / (4.3 * columns**0.5),
         zero_point=torch.full((groups, rows), 8.0, dtype=dtype),
+        digits=digits,
     )
 
 

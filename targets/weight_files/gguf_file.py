@@ -8,6 +8,7 @@ Source: gguf 0.19, llama.cpp `convert_hf_to_gguf.py`.
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import Struct, calcsize, unpack_from
+from struct import error as TooShort
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from eagle_aot.targets.int4.weight import Int4Weight
 try:
     import numpy as np
     from gguf import (
+        GGUF_MAGIC,
         MODEL_ARCH,
         MODEL_ARCH_NAMES,
         GGUFReader,
@@ -159,6 +161,14 @@ class GgufFile:
         stored = next((t for t in self._reader.tensors if t.name == COMPUTED), None)
         return None if stored is None else _copy(stored).float()
 
+    @property
+    def factors_span(self) -> range | None:
+        """Where the file has the table of `rope_factors`, in bytes; None if it has none."""
+        stored = next((t for t in self._reader.tensors if t.name == COMPUTED), None)
+        if stored is None:
+            return None
+        return range(int(stored.data_offset), int(stored.data_offset + stored.n_bytes))
+
     def metadata_keys(self) -> list[str]:
         return list(self._reader.fields)
 
@@ -188,11 +198,23 @@ def _open(path: Path) -> GGUFReader:
     return reader
 
 
+def has_whole_head(data: bytes) -> bool:
+    """Whether the beginning of a file has all of its metadata and its list of tensors. Raises
+    ValueError for one of another format and for counts that no model has."""
+    if data[:4] != GGUF_MAGIC.to_bytes(4, "little"):
+        raise ValueError("it does not begin as GGUF files do")
+    try:
+        _Head(data).check()
+    except TooShort:
+        return False
+    return True
+
+
 class _Head:
     """The metadata and the list of tensors of a file, walked without making an object of each
     element, which the `gguf` package does; `check` raises for what would take it minutes."""
 
-    def __init__(self, data: mmap) -> None:
+    def __init__(self, data: mmap | bytes) -> None:
         self._data, self._position = data, 0
         self._elements = 0  # of all arrays
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from eagle_aot.artifact import DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
 from eagle_aot.export import ExportSpec, pipeline, resolve
 from eagle_aot.export.cli import main
+from eagle_aot.export.plan import plan_export
 from eagle_aot.export.publish.output_dir import atomic_output_dir
 from eagle_aot.export.resolution import ResolvedExport
 from eagle_aot.runtime_runner import Runner
@@ -55,7 +56,7 @@ def test_options_are_listed() -> None:
     ),
     (
         ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--draft-dir", "/"],
-        "leave out --target-dir and --draft-dir",
+        "leave out --draft-model and --draft-dir",
     ),
 ])  # fmt: skip
 def test_wrong_settings_are_refused_in_one_line(
@@ -153,6 +154,7 @@ def test_repositories_are_downloaded_once_and_recorded(
     hub.requests.clear()
     use_hub(hub, home, monkeypatch)
     spec = ExportSpec(target_model="org/qwen3", draft_model="org/head", backend="xnnpack")
+    assert plan_export(spec) is not None
     again = resolve(spec).checkpoints
     assert not hub.requests
     assert (again.provenance.target.files, again.provenance.draft.files) == (

@@ -66,11 +66,6 @@ def test_public_checkpoints_that_are_dense_are_planned_dense() -> None:
     assert planned(target_model="qwen3-0.6b", quantize="int4-g32", **options).weight_bytes < dense
 
 
-def test_directories_and_repositories_have_no_plan(tmp_path: Path) -> None:
-    assert plan_export(ExportSpec(target_model="org/x")) is None
-    assert plan_export(ExportSpec(target_model="qwen3-8b", target_dir=tmp_path)) is None
-
-
 @pytest.mark.parametrize(("free", "line"), [
     (4 * 10**7, "take 60.1 MB on the host, and 40.0 MB are free: --cpu-weights int8 would fit"),
     (10**6, "take 60.1 MB on the host, and 1.0 MB are free: no setting would fit"),

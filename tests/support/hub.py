@@ -56,13 +56,14 @@ class HubRepository:
 class Faults:
     """What goes wrong: `cut` closes the connection in the middle of the first answer of each file,
     `throttle` answers 429 to that many requests for files, `corrupt` changes the bytes of a file,
-    `status` is the answer to every request, `page` its text."""
+    `status` is the answer to every request, `page` its text, `whole` answers ranges with files."""
 
     cut: bool = False
     throttle: int = 0
     corrupt: str | None = None
     status: int | None = None
     page: bytes | None = None
+    whole: bool = False
 
 
 class Hub(ThreadingHTTPServer):
@@ -312,15 +313,16 @@ class Handler(BaseHTTPRequestHandler):
         faults = self.server.faults
         if faults.corrupt in (name, sha256(content)):
             content = bytes(len(content))
-        requested = self.headers.get("Range", "")
-        start = int(requested.removeprefix("bytes=").rstrip("-") or 0)
-        part = content[start:]
-        if start:
+        requested = "" if faults.whole else self.headers.get("Range", "")
+        first, _, last = requested.removeprefix("bytes=").partition("-")
+        start, end = int(first or 0), min(int(last or len(content)), len(content) - 1) + 1
+        part, is_part = content[start:end], end - start < len(content)
+        if is_part:
             self.server.ranges.append(name)
-            headers |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+            headers |= {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}
         is_cut = faults.cut and self.command == "GET" and not self.server.cuts[name]
         if not is_cut:
-            self.answer(206 if start else 200, part, headers)
+            self.answer(206 if is_part else 200, part, headers)
             return
         self.server.cuts[name] += 1
         self.send_response(200)

@@ -25,6 +25,7 @@ from eagle_aot.targets.gemma4 import Gemma4Target, load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
+from eagle_aot.targets.registry import target_of
 from eagle_aot.targets.stored_matrix import ignored_line, stored_matrices
 from support import pre_norm_oracle
 from support.files.gguf import GgufModel
@@ -38,7 +39,7 @@ from support.gemma_oracle import (
     write_config,
 )
 from support.golden_cases import golden_case, relative_error
-from support.pre_norm_oracle import FAMILIES, random_pre_norm
+from support.pre_norm_oracle import FAMILIES, STACKED, random_pre_norm
 
 LINEARS = 26
 GROUP = 32
@@ -173,6 +174,44 @@ def test_a_pre_norm_model_matches_transformers_with_the_formats_values(
     model = random_pre_norm(family, **PRE_NORM)
     pre_norm_oracle.save(model, tmp_path)
     assert_computes(tmp_path, model, save(tmp_path), 28)
+
+
+@pytest.mark.parametrize("save", [save_awq, save_gptq, save_mixed, save_torchao, save_gguf])
+def test_a_dummy_has_the_formats_of_its_checkpoint(
+    tmp_path: Path, model: Gemma4ForCausalLM, save: Callable[[Path], Tensors]
+) -> None:
+    save_text_layout(model, tmp_path)
+    save(tmp_path)
+    assert stored_like(dummy_of(tmp_path)) == stored_like(load_target(tmp_path, 32))
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *STACKED])
+@pytest.mark.parametrize(("save", "count"), [(None, 0), (save_gptq, 28)])
+def test_a_dummy_needs_only_the_config(
+    tmp_path: Path, family: str, save: Callable[[Path], Tensors] | None, count: int
+) -> None:
+    pre_norm_oracle.save(random_pre_norm(family, **PRE_NORM), tmp_path)
+    if save is not None:
+        save(tmp_path)
+    loaded = load_target(tmp_path, 32)
+    assert stored_like(dummy_of(tmp_path)) == stored_like(loaded)
+    (tmp_path / "model.safetensors").unlink()
+    assert stored_like(dummy_of(tmp_path)) == stored_like(loaded)
+    assert count_int4_linears(dummy_of(tmp_path, group_size=16)) == 28
+    assert count_int4_linears(dummy_of(tmp_path)) == count
+
+
+def dummy_of(directory: Path, group_size: int | None = None) -> TapTarget:
+    dummy = target_of(directory, group_size).dummy
+    assert dummy is not None
+    return dummy(torch.float32, CacheSpec(32, torch.float32), None)
+
+
+def stored_like(target: TapTarget) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    """Return dtype and shape of all tensors but the orders of columns, which a config lacks."""
+    assert isinstance(target, torch.nn.Module)
+    tensors = target.state_dict().items()
+    return {name: (t.dtype, t.shape) for name, t in tensors if not name.endswith(".order")}
 
 
 def assert_computes(directory: Path, model: Any, values: Tensors, linears: int) -> None:

@@ -25,7 +25,7 @@ from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
 from eagle_aot.lab.training.heads.learned_mask import LAYERS
 from eagle_aot.lab.training.loop import Budget, chosen_device
 from eagle_aot.targets import get_target, model_type
-from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
+from eagle_aot.targets.checkpoint import read_config, tokenizer_directory
 from eagle_aot.targets.checkpoint_path import is_checkpoint, why_no_checkpoint
 
 PROMPTS, ANSWERS, HEAD = "Prompts", "Answers", "Head"
@@ -121,7 +121,7 @@ class Run:
     def target(self) -> FrozenTarget:
         """The target on the device, read when it is first needed."""
         auto = self.target_model == AUTO
-        name = model_type(Checkpoint(self.target_dir)) if auto else self.target_model
+        name = model_type(read_config(self.target_dir)) if auto else self.target_model
         return read_target(name, self.target_dir, self.device)
 
     @cached_property

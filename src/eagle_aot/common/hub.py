@@ -35,6 +35,7 @@ SNAPSHOT = re.compile(
     rf".*/models--(?P<id>[^/]+)/snapshots/(?P<commit>{COMMIT.pattern})(/(?P<file>[^/]+))?"
 )
 DIGEST_BYTES = 1 << 20
+PARTIAL_CONTENT = 206  # HTTP's status of a part of a file
 NO_HUB = "{} does not answer as a Hub does: check HF_ENDPOINT and the network"
 
 Select = Callable[[Sequence[str]], list[str]]
@@ -147,6 +148,28 @@ def fetch(downloads: Sequence[Download], progress: "Progress | None" = None) -> 
         with hub_errors(plan.repository):
             _download_files(plan, progress)
             _check_digests(plan)
+
+
+def read_range(repository: Repository, commit: str, name: str, span: range) -> bytes:
+    """Read some bytes of a file of a commit. Raises HubError."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import hf_raise_for_status
+
+    url = hf_hub_url(repository.id, name, revision=commit)
+    headers = build_hf_headers() | {"Range": f"bytes={span.start}-{span.stop - 1}"}
+    with (
+        hub_errors(repository),
+        get_session().stream("GET", url, headers=headers, follow_redirects=True) as response,
+    ):
+        hf_raise_for_status(response)
+        skipped = 0 if response.status_code == PARTIAL_CONTENT else span.start
+        data = bytearray()
+        for block in response.iter_bytes():  # a server without ranges sends the whole file
+            data += block
+            if len(data) >= skipped + len(span):
+                break
+        return bytes(data[skipped : skipped + len(span)])
 
 
 def _download_files(plan: Download, progress: "Progress | None") -> None:

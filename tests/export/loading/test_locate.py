@@ -202,7 +202,7 @@ def test_paths_are_targets_and_heads(hub: Hub, tmp_path: Path) -> None:
     ({"target_model": "org/Tiny@v1", "revision": "v2"}, "--revision v2: goes with"),
     ({"target_model": "gemma4-tiny", "revision": "v2"}, "--revision v2: goes with"),
     ({"target_model": "gemma4-tiny", "load_format": "dummy", "draft_model": "a/b"},
-     "--load-format dummy downloads nothing: leave out --draft-model"),
+     "--load-format dummy: a head has random weights, too: leave out --draft-model"),
     ({"target_model": "org/Tiny", "draft_model": "org/none"}, "org/none: neither a path here nor"),
     ({"target_model": "org/ggufs"}, "2 GGUF files: name one, org/ggufs:a-Q4_0.gguf"),
 ])  # fmt: skip

@@ -14,6 +14,7 @@ from torch.utils import cpp_extension
 from eagle_aot.artifact import Device
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.lowering.backend import (
+    CACHE_DIR,
     H100_MULTIPROCESSORS,
     choose_backend,
     multiprocessors,
@@ -126,7 +127,7 @@ class TestWorkspace:
     def test_an_export_uses_a_separate_inductor_cache(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
+        from eagle_aot.export.lowering.cuda import workspace
 
         monkeypatch.delenv(CACHE_DIR, raising=False)
         with workspace(tmp_path / "one"):
@@ -140,7 +141,7 @@ class TestWorkspace:
     def test_a_cache_that_the_user_names_is_kept(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
+        from eagle_aot.export.lowering.cuda import workspace
 
         monkeypatch.setenv(CACHE_DIR, str(tmp_path))
         with workspace(tmp_path / "unused"):

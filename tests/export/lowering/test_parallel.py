@@ -170,13 +170,14 @@ def test_a_killed_process_is_an_export_error(
         parallel.compile_in_process(tmp_path, lifeline.fileno(), Progress(), "prefill")
 
 
-def test_a_method_that_was_traced_otherwise_is_refused() -> None:
+def test_a_method_that_was_traced_otherwise_is_refused(tmp_path: Path) -> None:
     program = torch.export.export(nn.Identity(), (torch.zeros(1),))
     result = PreprocessResult(processed_bytes=b"", debug_handle_map={})
     stage = Stage("lower prefill", 1.0, 0, 0)
     future: Future[Compiled] = Future()
     future.set_result(Compiled("another", result, CudaWeightArtifact([], {}), stage, 2.0))
-    take = partial(parallel.take_compiled, {"prefill": future})
+    (job := tmp_path / "job").touch()
+    take = partial(parallel.take_compiled, {"prefill": future}, job)
     with (
         applied([COMPILE_METHOD], {COMPILE_METHOD: lambda _: take}),
         pytest.raises(
@@ -185,6 +186,7 @@ def test_a_method_that_was_traced_otherwise_is_refused() -> None:
         ),
     ):
         CudaBackend.preprocess(program, cuda.compile_specs("prefill"))
+    assert not job.exists(), "weights are written next, and no process needs it"
 
 
 def test_a_file_of_weights_belongs_to_the_process_that_receives_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from eagle_aot.targets.decoder.cache_views import view_of
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.norms import RMSNorm
-from eagle_aot.targets.decoder.weights import fill_dummy, replace_linear
+from eagle_aot.targets.decoder.weights import fill_dummy, int4_layers, replace_linear
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.linear import PackedModule, PackedProjections
@@ -54,7 +54,7 @@ def random_target(published: PreNormConfig) -> PreNormDecoder:
         num_attention_heads=4, num_key_value_heads=2, head_dim=32,
     )  # fmt: skip
     target = PreNormDecoder(config, torch.bfloat16, CacheSpec(64, torch.bfloat16))
-    fill_dummy(target, 32, torch.bfloat16)
+    fill_dummy(target, int4_layers, torch.bfloat16)
     for norm in (m for m in target.modules() if isinstance(m, RMSNorm)):
         assert norm.weight is not None
         nn.init.uniform_(norm.weight, 0.5, 1.5)
