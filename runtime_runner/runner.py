@@ -141,7 +141,8 @@ class Runner:
         **options: Any,
     ) -> Result:
         """Continue a prompt: text, which is one turn of a user unless `raw_prompt`, token ids, or
-        messages, `[{"role": "user", "content": "..."}, ...]`, which end with a user's turn.
+        messages, `[{"role": "user", "content": "..."}, ...]`, which end with a user's turn, or with
+        the beginning of the assistant's.
 
         `images` are images in the prompt, each of `image_tokens` rows at most: files, their bytes,
         `data:` URLs, PIL images, or rows [count, H] that another encoder made. `options` are the

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eagle_aot.artifact import Constants
-from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.common.errors import ContextLengthError, PromptError, SettingError
 from eagle_aot.runtime_runner.decode.shape import (
     AUTO,
     ChainLen,
@@ -23,7 +23,7 @@ def check_prompt(ids: Sequence[int], constants: Constants) -> None:
     if not all(type(i) is int for i in ids):
         raise PromptError("prompt ids must be integers")
     if len(ids) >= context:
-        raise PromptError(
+        raise ContextLengthError(
             f"the prompt has {len(ids)} tokens and the context {context}: shorten the prompt "
             "or export with a larger --max-seq-len"
         )

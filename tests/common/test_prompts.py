@@ -58,7 +58,7 @@ def test_messages_are_a_prompt() -> None:
 @pytest.mark.parametrize(("line", "message"), [
     ('{"messages": [{"role": "user", "content": 3}]}', r"where:1: .*`\$.messages\[0\].content`"),
     ('{"messages": [{"role": "usr", "content": "a"}]}', r"where:1: .*Invalid enum value 'usr'"),
-    ('{"messages": []}', "where:1: messages: the last one must be the user's"),
+    ('{"messages": []}', "where:1: messages: there are none"),
 ])  # fmt: skip
 def test_an_error_says_what_is_wrong_with_messages(line: str, message: str) -> None:
     with pytest.raises(PromptError, match=message):

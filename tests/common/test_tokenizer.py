@@ -134,6 +134,26 @@ def test_messages_keep_their_own_system_text() -> None:
     assert with_system([QUESTION], "Be brief.") == [CONVERSATION[0], QUESTION]
 
 
+@pytest.mark.parametrize("begun", ["Tom has", "", "Tom has 3.\n\nTom has"])
+def test_the_assistants_last_message_is_continued_as_transformers_does(begun: str) -> None:
+    turns: list[Message] = [*CONVERSATION, {"role": "assistant", "content": begun}]
+    text = THEIRS.apply_chat_template(turns, tokenize=False, continue_final_message=True)
+    if not begun:  # transformers finds the last message by its text
+        text = THEIRS.apply_chat_template(turns[:-1], tokenize=False, add_generation_prompt=True)
+    assert OURS.encode(turns) == THEIRS(text, add_special_tokens=False).input_ids
+    parts: Message = {"role": "assistant", "content": [{"type": "text", "text": begun}]}
+    assert OURS.encode([*turns[:-1], parts]) == OURS.encode(turns)
+
+
+def test_a_system_text_alone_is_a_conversation(directory: Path) -> None:
+    system = CONVERSATION[:1]
+    expected = THEIRS.apply_chat_template(system, add_generation_prompt=True, return_dict=False)
+    assert OURS.encode(system) == expected
+    (directory / TEMPLATE).write_text("{{ messages[0].nothing.more }}")
+    with pytest.raises(PromptError, match=NO_SYSTEM):
+        read_tokenizer(directory).encode(system)
+
+
 def test_a_template_may_refuse_a_conversation(directory: Path) -> None:
     (directory / TEMPLATE).write_text("{{ raise_exception('no') }}")
     with pytest.raises(PromptError, match=r"the chat template refuses the conversation \(no\)"):

@@ -199,7 +199,7 @@ def test_a_stop_text_ends_an_answer(server: Server) -> None:
     ({"mirostat": 2}, "mirostat: cannot be done here"),
     ({"messages": []}, "messages: Expected array of length >= 1"),
     ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
-    ({"messages": [{"role": "assistant", "content": "a"}]}, "the last one must be the user's"),
+    ({"messages": [{"role": "assistant", "content": "a"}]}, "last one must follow another"),
     ({"max_tokens": 0}, "max_tokens 0: must be at least 1"),
     ({"temperature": -1}, "temperature -1"),
     ({"temperature": "NaN"}, "temperature"),

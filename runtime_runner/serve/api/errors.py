@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from eagle_aot.common.errors import ArtifactError, EagleError
+from eagle_aot.common.errors import ArtifactError, ContextLengthError, EagleError
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR, RequestFailed
 from eagle_aot.runtime_runner.serve.metrics import Metrics
@@ -27,6 +27,7 @@ ANY_KEY = "[...]"
 KINDS: tuple[tuple[type[Exception], int, str | None], ...] = (
     (QueueFull, 429, "queue_full"),
     (Draining, 503, "shutting_down"),
+    (ContextLengthError, 400, "context_length_exceeded"),
     (EagleError, 400, None),
     (RequestFailed, 500, "request_failed"),
     (TimeoutError, 504, "timeout"),

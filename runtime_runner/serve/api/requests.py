@@ -289,6 +289,8 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: TokenLimit | None = None
     max_tokens: TokenLimit | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
 
@@ -312,12 +314,19 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
 
     def conversation(self) -> str:
         """Return a hash of the messages up to the user's first."""
-        first = next(i for i, message in enumerate(self.messages) if message.role == "user")
+        users = (i for i, message in enumerate(self.messages) if message.role == "user")
+        first = next(users, 0)
         return hashlib.sha256(msgspec.json.encode(self.messages[: first + 1])).hexdigest()
 
     def prompts(self) -> list[list[Message]]:
-        """Return the conversation. Raises PromptError for one that does not end with a user's turn,
-        and for one of too many parts."""
+        """Return the conversation. Raises PromptError for one that does not end as a `Prompt` does,
+        and for one of too many parts; SettingError where its last message is not to be continued
+        although it is the assistant's, or the other way around."""
+        continues = self.messages[-1].role == "assistant"
+        flags = self.continue_final_message, self.add_generation_prompt
+        if flags[0] not in (None, continues) or flags[1] not in (None, not continues):
+            line = "the last message is continued if it is the assistant's, and no other"
+            raise SettingError(f"continue_final_message, add_generation_prompt: {line}")
         contents = (message.content for message in self.messages)
         parts = sum(len(content) for content in contents if not isinstance(content, str))
         if parts > MAX_PARTS:

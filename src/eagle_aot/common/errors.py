@@ -7,6 +7,7 @@ EagleError
 ├── PairingError               target and draft head do not belong together (also a ValueError)
 ├── SettingError               an option or argument is out of its range (also a ValueError)
 ├── PromptError                the prompt cannot be served by this artifact (also a ValueError)
+│   └── ContextLengthError         it is too long for the artifact's context
 ├── ArtifactError              the artifact is damaged, foreign or of another version
 ├── HubError                   a repository of the Hugging Face Hub cannot be read or written
 └── ExportError                tracing, checking or lowering failed
@@ -39,6 +40,10 @@ class SettingError(EagleError, ValueError):
 
 class PromptError(EagleError, ValueError):
     """The prompt cannot be served by this artifact."""
+
+
+class ContextLengthError(PromptError):
+    """The prompt is too long for the artifact's context."""
 
 
 class ArtifactError(EagleError):

@@ -47,7 +47,8 @@ class Message(TypedDict):
 
 
 Prompt = str | list[int] | list[Message]
-"""One turn of a user, token ids, or a conversation that ends with a user's turn."""
+"""One turn of a user, token ids, or a conversation. It ends with a user's turn, or with the
+beginning of the assistant's, which is continued; a system's text may be alone."""
 
 
 class PromptLine(msgspec.Struct):
@@ -101,13 +102,17 @@ def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[
 
 
 def check_messages(messages: object) -> list[Message]:
-    """Return a conversation that ends with a user's turn. Raises PromptError for anything else."""
+    """Return a conversation that ends as a `Prompt` does. Raises PromptError for anything else."""
     try:
         conversation = msgspec.convert(messages, list[Message])
     except INVALID as error:
         raise PromptError(f"messages: {error}") from error
-    if not conversation or conversation[-1]["role"] != "user":
-        raise PromptError("messages: the last one must be the user's")
+    if not conversation:
+        raise PromptError("messages: there are none")
+    if conversation[-1]["role"] == "system" and len(conversation) > 1:
+        raise PromptError("messages: the last one must be the user's or the assistant's")
+    if [message["role"] for message in conversation] == ["assistant"]:
+        raise PromptError("messages: the assistant's last one must follow another one")
     for message in conversation:
         _check_parts(message)
     return conversation
@@ -121,6 +126,12 @@ def _check_parts(message: Message) -> None:
             raise PromptError(f"messages: a part of type {part['type']} has no {part['type']}")
         if part["type"] != "text" and message["role"] != "user":
             raise PromptError(f"messages: an image in a turn of the {message['role']}")
+
+
+def text_of(message: Message) -> str:
+    """Return the texts of a message, one after the other."""
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def user(content: str | list[MessagePart]) -> Message:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from eagle_aot.artifact import tokenizer_files
-from eagle_aot.common.errors import ArtifactError, PromptError
-from eagle_aot.common.prompts import Message, with_system
+from eagle_aot.common.errors import ArtifactError, ContextLengthError, PromptError
+from eagle_aot.common.prompts import Message, text_of, with_system
 from eagle_aot.common.strict_json import read_object
 from eagle_aot.common.token_bytes import TokenBytes, most_bytes_per_token
 
@@ -123,7 +123,8 @@ class Tokenizer:
         self, prompt: str | Sequence[Message], raw: bool = False, system: str | None = None
     ) -> list[int]:
         """Return the token ids of a prompt as one user turn, of the bare text with `raw`, or of a
-        conversation up to where the next answer begins. `system` is added as `with_system` says.
+        conversation up to where the next answer begins; an assistant's last message is continued.
+        `system` is added as `with_system` says.
 
         A beginning-of-sequence token comes first where the tokenizer itself puts one there, and
         never twice. Raises PromptError where there is no chat template for messages or a system's
@@ -134,7 +135,10 @@ class Tokenizer:
             if self.adds_bos and ids[:2] == [self.bos_id] * 2:  # the text begins with one
                 ids = ids[1:]
         else:
-            text = self._render_with_system(with_system(prompt, system))
+            messages, begun = with_system(prompt, system), ""
+            if messages[-1]["role"] == "assistant" and len(messages) > 1:
+                begun = text_of(messages.pop())
+            text = self._render_with_system(messages) + begun
             ids = self.ids(text, add_special_tokens=False)
             if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
                 ids = [self.bos_id, *ids]
@@ -153,7 +157,7 @@ class Tokenizer:
                 why = f": it is not in the locale's encoding, {sys.getfilesystemencoding()}"
             raise PromptError(f"the prompt is not valid Unicode text{why}") from error
         if self.max_text_bytes is not None and length > self.max_text_bytes:
-            raise PromptError(
+            raise ContextLengthError(
                 f"the prompt has {length} bytes, too many for the context of {self._context} "
                 "tokens: shorten the prompt or export with a larger --max-seq-len"
             )
@@ -204,7 +208,7 @@ class Tokenizer:
         system, others = messages[0], messages[1:]
         if system["role"] != "system":
             return self.render(messages)
-        without = self.render(others)
+        without = self.render(others) if others else ""
         try:
             text = self.render(messages)
         except PromptError as error:

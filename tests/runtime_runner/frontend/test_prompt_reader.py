@@ -24,7 +24,8 @@ def test_raw_text_has_the_tokenizers_ids(reader: PromptReader) -> None:
 
 @pytest.mark.parametrize(("prompt", "options", "message"), [
     ([{"role": "user"}], {}, "messages: Object missing required field `content`"),
-    ([{"role": "assistant", "content": "a"}], {}, "the last one must be the user's"),
+    ([{"role": "assistant", "content": "a"}], {}, "the assistant's last one must follow another"),
+    ([USER, {"role": "system", "content": "a"}], {}, "must be the user's or the assistant's"),
     ([1, 2], {"system": "Count."}, "token ids take no system text"),
     ("Tom", {"raw": True, "system": "Count."}, "a raw prompt is text alone"),
     ([USER], {"raw": True}, "a raw prompt is text alone"),

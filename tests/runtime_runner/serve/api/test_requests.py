@@ -174,6 +174,30 @@ def test_wrong_bodies_cost_little(name: str) -> None:
     assert seconds < 2 and peak < 200e6
 
 
+@pytest.mark.parametrize(("last", "flags", "accepted"), [
+    ("assistant", {}, True),
+    ("assistant", {"continue_final_message": True, "add_generation_prompt": False}, True),
+    ("assistant", {"continue_final_message": False}, False),
+    ("assistant", {"add_generation_prompt": True}, False),
+    ("user", {"continue_final_message": False, "add_generation_prompt": True}, True),
+    ("user", {"continue_final_message": True}, False),
+    ("user", {"add_generation_prompt": False}, False),
+])  # fmt: skip
+def test_the_last_message_decides_what_is_continued(
+    last: str, flags: dict[str, bool], accepted: bool
+) -> None:
+    turns = [{"role": "system", "content": "a"}, {"role": last, "content": "b"}]
+    service = FullService()
+    answer = post(CHAT, json.dumps({"messages": turns, **flags}), service)
+    assert (answer.status_code == PASSED) == accepted == bool(service.requests)
+    assert accepted or "the last message is continued if" in answer.json()["error"]["message"]
+
+
+def test_a_system_message_alone_is_accepted() -> None:
+    body = json.dumps({"messages": [{"role": "developer", "content": "a"}], "max_tokens": -1})
+    assert post(CHAT, body).status_code == PASSED
+
+
 def test_parts_are_counted_over_all_messages() -> None:
     few, many = (nested(PARTS % ",".join([TEXT] * 64), count) for count in (64, 65))
     assert post(CHAT, few).status_code == PASSED
