@@ -23,7 +23,7 @@ from eagle_aot.common.token_bytes import TokenBytes, most_bytes_per_token
 if TYPE_CHECKING:
     import tokenizers
 
-    from eagle_aot.common.chat_template import ChatTemplate
+    from eagle_aot.common.templates.chat_template import ChatTemplate
 
 VOCABULARY, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 FILES = {VOCABULARY, SETTINGS, TEMPLATE, "generation_config.json"}
@@ -197,7 +197,7 @@ class Tokenizer:
 
     @cached_property
     def _template(self) -> "ChatTemplate":
-        from eagle_aot.common.chat_template import ChatTemplate  # imports jinja2
+        from eagle_aot.common.templates.chat_template import ChatTemplate  # imports jinja2
 
         return ChatTemplate(self.chat_template or "")
 

@@ -139,7 +139,7 @@ def use_template(template: str) -> None:
     memory; it may refuse a conversation."""
     from jinja2.exceptions import SecurityError  # slow to import
 
-    from eagle_aot.common.chat_template import ChatTemplate
+    from eagle_aot.common.templates.chat_template import ChatTemplate
 
     for chat in CHATS:
         try:

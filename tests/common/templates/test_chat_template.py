@@ -6,8 +6,8 @@ import pytest
 from jinja2.exceptions import SecurityError, TemplateError, UndefinedError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from eagle_aot.common.chat_template import ChatTemplate
 from eagle_aot.common.prompts import Message
+from eagle_aot.common.templates.chat_template import ChatTemplate
 from eagle_aot.targets.family import TINY_DIR
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}

@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
 from eagle_aot.common.errors import PromptError
-from eagle_aot.common.template_bounds import (
+from eagle_aot.common.templates.bounds import (
     COSTS,
     MAX_INDENT,
     BoundedEnvironment,

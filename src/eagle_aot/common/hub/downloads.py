@@ -1,27 +1,21 @@
-"""Repositories of the Hugging Face Hub: their names, downloads into the local cache, and errors.
+"""Downloads of a repository's files into the local cache, compared with the Hub's listing."""
 
-`huggingface_hub` does the work: HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are its settings.
-It is imported on first use.
-"""
-
-import errno
 import glob
 import hashlib
-import json
 import os
-import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eagle_aot.common.errors import EagleError, HubError, reason
+from eagle_aot.common.errors import HubError
+from eagle_aot.common.hub.errors import NO_HUB, hub_errors
+from eagle_aot.common.hub.repository import COMMIT, Repository
 from eagle_aot.common.text import gigabytes
 
 if TYPE_CHECKING:
@@ -29,47 +23,12 @@ if TYPE_CHECKING:
 
     from eagle_aot.common.progress import Progress
 
-NAME = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<file>[^/:@]+))?")
-COMMIT = re.compile(r"[0-9a-f]{40}")
-SNAPSHOT = re.compile(
-    rf".*/models--(?P<id>[^/]+)/snapshots/(?P<commit>{COMMIT.pattern})(/(?P<file>[^/]+))?"
-)
 DIGEST_BYTES = 1 << 20
 PARTIAL_CONTENT = 206  # HTTP's status of a part of a file
-NO_HUB = "{} does not answer as a Hub does: check HF_ENDPOINT and the network"
 
 Select = Callable[[Sequence[str]], list[str]]
 """Chooses the files to download from the names in a repository's top folder. May raise
 EagleError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    """A repository as users write it, `ORG/NAME[@REVISION][:FILE]`; a revision is a branch, a tag
-    or a commit."""
-
-    id: str
-    revision: str | None = None
-    file: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "Repository | None":
-        """Read a name; None for what cannot be one."""
-        match = NAME.fullmatch(text)
-        is_path = text.startswith((".", "~")) or match is None
-        return None if is_path or match is None else cls(*match.group("id", "revision", "file"))
-
-    def __str__(self) -> str:
-        revision = f"@{self.revision}" if self.revision else ""
-        return f"{self.id}{revision}{f':{self.file}' if self.file else ''}"
-
-    @classmethod
-    def of_path(cls, path: Path) -> "Repository | None":
-        """Return the repository, commit and file of a path in the cache; None for other paths."""
-        match = SNAPSHOT.fullmatch(path.absolute().as_posix())
-        if match is None:
-            return None
-        return cls(match["id"].replace("--", "/"), match["commit"], match["file"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,98 +261,3 @@ def _matches(directory: Path, listed: "RepoFile") -> bool:
         while block := file.read(DIGEST_BYTES):
             digest.update(block)
     return digest.hexdigest() == (listed.lfs.sha256 if listed.lfs else listed.blob_id)
-
-
-@contextmanager
-def hub_errors(repository: Repository) -> Iterator[None]:
-    """Raise HubError, one line that says what to do, for an exception of `huggingface_hub`."""
-    try:
-        yield
-    except EagleError:
-        raise
-    except Exception as error:
-        lines = (_explanation(repository, cause) for cause in _causes(error))
-        if line := next(filter(None, lines), None):
-            raise HubError(f"{repository}: {line}") from error
-        raise
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and those that it wraps: the last one may have the reason."""
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _explanation(repository: Repository, error: BaseException) -> str | None:
-    """Return what went wrong and what to do; None for an exception of another kind."""
-    from huggingface_hub import constants, errors
-
-    url = f"{constants.ENDPOINT}/{repository.id}"
-    # HTTPError of httpx or of httpx2, as this version of huggingface_hub uses.
-    transport = errors.HfHubHTTPError.__mro__[1]
-    match error:
-        case errors.GatedRepoError():
-            return f"gated: accept its licence at {url}, and {_log_in()}"
-        case errors.DisabledRepoError():
-            return f"disabled on the Hub: see {url}"
-        case errors.RepositoryNotFoundError():
-            return (
-                f"neither a path here nor a repository on {constants.ENDPOINT}, unless a private "
-                f"one: check the name, or {_log_in()}"
-            )
-        case errors.RevisionNotFoundError():
-            return f"no such revision: {url}/commits lists them"
-        case errors.HfHubHTTPError():
-            return _explain_status(error.response.status_code)
-        case errors.LocalTokenNotFoundError():
-            return f"no token: {_log_in()}"
-        case errors.OfflineModeIsEnabled():
-            return (
-                f"not complete in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set: "
-                "unset it to download"
-            )
-        case _ if isinstance(error, transport):
-            return (
-                f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}): check the "
-                "network and HF_ENDPOINT, and repeat the command: whole files are kept"
-            )
-        case errors.HFValidationError():
-            return "not the name of a repository: expected ORG/NAME"
-        case json.JSONDecodeError():
-            return NO_HUB.format(constants.ENDPOINT)
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
-            return (
-                f"the disk of {constants.HF_HUB_CACHE} is full: make room, or set HF_HOME to a "
-                "directory on another disk, and repeat the command: whole files are kept"
-            )
-        case OSError() if "Consistency check failed" in str(error):
-            return "a file arrived incomplete: repeat the command: whole files are kept"
-        case OSError() if error.filename:
-            return f"{error.filename}: {reason(error)}"
-        case RuntimeError() | errors.XetDownloadError():
-            return (
-                f"the download failed ({str(error).splitlines()[0][:200]}): repeat the command; "
-                "HF_HUB_DISABLE_XET=1 downloads without Xet"
-            )
-    return None
-
-
-def _explain_status(status: int) -> str:
-    """Return what a status of HTTP means here, and what to do."""
-    if status == 429:
-        return (
-            "the Hub takes no more requests for now (429): wait some minutes and repeat the "
-            f"command: whole files are kept; to be served more, {_log_in()}"
-        )
-    if status in (401, 403):
-        return f"no permission ({status}): {_log_in()}"
-    return f"the Hub answers {status}: repeat the command later: whole files are kept"
-
-
-def _log_in() -> str:
-    from huggingface_hub import get_token
-
-    if get_token() is None:
-        return "log in with `hf auth login` or set HF_TOKEN"
-    return "log in with a token that has access (`hf auth login`, HF_TOKEN)"
