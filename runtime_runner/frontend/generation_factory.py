@@ -72,7 +72,7 @@ class GenerationFactory:
             parameters=params,
             text=text,
             prompt_text=self._offsets(params.prompt_logprobs),
-            decode=partial(self._decode, prompt=ids),
+            decode=partial(self._decode, prompt=ids, visible_ids=params.visible_ids),
             callbacks=callbacks,
             executor=self._executor,
             drafter=self._drafter if params.speculate else None,
@@ -94,21 +94,28 @@ class GenerationFactory:
         """Return what finds stop texts and offsets, and passes text on."""
         prefix = self._decode(prompt) or "" if params.echo else ""
         if not params.stop_texts and on_text is None and not prefix:
-            return self._offsets(params.logprobs, prompt)
-        decode = self._reader.tokenizer.decode
+            return self._offsets(params.logprobs, prompt, params.visible_ids)
+        decode = partial(self._reader.tokenizer.decode, visible_ids=params.visible_ids)
         return TextStream(decode, params.stop_texts, on_text, prefix, prompt)
 
-    def _offsets(self, logprobs: int | None, prompt: Sequence[int] = ()) -> TextStream:
+    def _offsets(
+        self, logprobs: int | None, prompt: Sequence[int] = (), visible_ids: Sequence[int] = ()
+    ) -> TextStream:
         """Return what finds the offsets of tokens after a `prompt`, if log probabilities are
         requested."""
-        needed = logprobs is not None and self._has_tokenizer
-        return TextStream(self._reader.tokenizer.decode if needed else None, prompt=prompt)
+        if logprobs is None or not self._has_tokenizer:
+            return TextStream(prompt=prompt)
+        decode = partial(self._reader.tokenizer.decode, visible_ids=visible_ids)
+        return TextStream(decode, prompt=prompt)
 
-    def _decode(self, ids: list[int], prompt: Sequence[int] = ()) -> str | None:
+    def _decode(
+        self, ids: list[int], prompt: Sequence[int] = (), visible_ids: Sequence[int] = ()
+    ) -> str | None:
         """Return the text that tokens add to that of a `prompt`, None without a tokenizer."""
         if not self._has_tokenizer:
             return None
-        return decode_answer(self._reader.tokenizer.decode, prompt, ids)
+        decode = partial(self._reader.tokenizer.decode, visible_ids=visible_ids)
+        return decode_answer(decode, prompt, ids)
 
     @cached_property
     def _has_tokenizer(self) -> bool:

@@ -31,8 +31,8 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
     `max_new_tokens` may be 0 only with `prompt_logprobs`. A `chain_len` of None is the artifact's
     default. `tree` replaces the chain. No token depends on `chain_len`, `speculate` and `tree`.
 
-    A stop id is the last token of the result. `stop_texts` end the generation before the first of
-    them appears in the text.
+    A stop id is the last token of the result. The text has no special tokens but `visible_ids`.
+    `stop_texts` end the generation before the first of them appears in the text.
 
     `n` is the number of answers; answer i, from 0 on, has the seed `seed + i`. With `reuse`, rows
     that the prefix cache has of an earlier request with the same `cache_salt` are not run again,
@@ -66,12 +66,14 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
     echo: Annotated[bool, Option("Begin the text with the prompt's.", shown=False)] = False
     n: Annotated[int, Option(
         "Answers to each prompt.", GENERATION, "N", least=1, most=MAX_ANSWERS)] = 1  # fmt: skip
+    visible_ids: Annotated[tuple[int, ...], Option(
+        "Special tokens that the text shows.", shown=False)] = ()  # fmt: skip
     reuse: Annotated[bool, Option("Use the prefix cache.", shown=False)] = False
     cache_salt: Annotated[str, Option(
         "Share cached rows with requests of the same salt alone.", shown=False)] = ""  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name in ("stop_ids", "stop_texts", "allowed_ids", "choices"):
+        for name in ("stop_ids", "stop_texts", "allowed_ids", "choices", "visible_ids"):
             if (values := getattr(self, name)) is not None:
                 msgspec.structs.force_setattr(self, name, tuple(values))
         super().__post_init__()

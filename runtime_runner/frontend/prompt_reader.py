@@ -1,14 +1,14 @@
 """Reads prompts as users write them, with their images, for one artifact."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.prompts import Message, MessagePart, check_messages, is_ids, with_images
-from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
+from eagle_aot.common.tokenizer import NO_VALUES, Tokenizer, read_tokenizer
 from eagle_aot.common.tokenizer_probe import check_tokenizer
 from eagle_aot.runtime_runner.images.prompt_image import (
     PromptImage,
@@ -57,14 +57,16 @@ class PromptReader:
         raw: bool = False,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
+        template_values: Mapping[str, object] = NO_VALUES,
     ) -> TokenizedPrompt:
         """Return the token ids of a prompt, and its images with their positions.
 
         `images` belong to a prompt of text or ids: each stands where one of its image tokens is, or
         all in front of a text that has none. Messages contain their images themselves. An image
-        takes `image_tokens` rows at most, the artifact's own number if None. Raises PromptError for
-        a prompt that cannot be read, SettingError for arguments that exclude each other, and
-        ArtifactError for text where there is no tokenizer.
+        takes `image_tokens` rows at most, the artifact's own number if None. The chat template gets
+        `template_values`, such as `tools`, with messages. Raises PromptError for a prompt that
+        cannot be read, SettingError for arguments that exclude each other, and ArtifactError for
+        text where there is no tokenizer.
         """
         if isinstance(prompt, TokenizedPrompt):
             return prompt
@@ -77,7 +79,7 @@ class PromptReader:
         if not isinstance(prompt, str):
             if images:
                 raise SettingError("messages contain their images themselves: leave out the others")
-            return self._read_messages(prompt, system, image_tokens)
+            return self._read_messages(prompt, system, image_tokens, template_values)
         if raw:
             return self._read_raw(prompt, self._read_all(images, image_tokens))
         if images:
@@ -101,17 +103,21 @@ class PromptReader:
         return self._place(self.tokenizer.encode(text, raw=True), images)
 
     def _read_messages(
-        self, prompt: Sequence[Message], system: str | None, image_tokens: int | None
+        self,
+        prompt: Sequence[Message],
+        system: str | None,
+        image_tokens: int | None,
+        template_values: Mapping[str, object] = NO_VALUES,
     ) -> TokenizedPrompt:
         messages = check_messages(prompt)
         parts = image_parts(messages)
         check_image_count(len(parts))
         images = [self._read_part(part, image_tokens) for part in parts]
+        encode = partial(self.tokenizer.encode, system=system, template_values=template_values)
         if not images:
-            flat = [self._flatten(message) for message in messages]
-            return self._place(self.tokenizer.encode(flat, system=system), [])
+            return self._place(encode([self._flatten(message) for message in messages]), [])
         messages = [self._with_positions(message) for message in messages]
-        return self._place(self._encode(messages, system, len(images)), images)
+        return self._place(self._encode(messages, encode, len(images)), images)
 
     def _read_all(self, sources: Sequence[Source], image_tokens: int | None) -> list[PromptImage]:
         check_image_count(len(sources))
@@ -155,28 +161,25 @@ class PromptReader:
                 f"a message has the text {self._image_word}: give images as parts of the message, "
                 "or that text once for each of the images in front of one text"
             )
-        return {
-            "role": message["role"],
-            "content": interleave(text.split(self._image_word), images),
-        }
+        return with_content(message, interleave(text.split(self._image_word), images))
 
-    def _encode(self, messages: Sequence[Message], system: str | None, images: int) -> list[int]:
+    def _encode(
+        self, messages: Sequence[Message], encode: Callable[[list[Message]], list[int]], images: int
+    ) -> list[int]:
         """Return ids with an image token for each image: by a template that takes parts, or else
         with the token's word in the text."""
         assert self._images is not None
-        with suppress(ArtifactError):  # of a template that takes no parts
-            ids = self.tokenizer.encode(list(map(without_images, messages)), system=system)
+        with suppress(ArtifactError, PromptError):  # of a template that takes no parts
+            ids = encode(list(map(without_images, messages)))
             if ids.count(self._images.image_token) == images:
                 return ids
-        return self.tokenizer.encode(
-            [self._flatten(message) for message in messages], system=system
-        )
+        return encode([self._flatten(message) for message in messages])
 
     def _flatten(self, message: Message) -> Message:
         """Return a message with one text for all of its parts."""
         parts = parts_of(message)
         texts = [part["text"] if part["type"] == "text" else self._image_word for part in parts]
-        return {"role": message["role"], "content": "".join(texts)}
+        return with_content(message, "".join(texts))
 
 
 def without_images(message: Message) -> Message:
@@ -188,7 +191,14 @@ def without_images(message: Message) -> Message:
         {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"}
         for part in content
     ]
-    return {"role": message["role"], "content": parts}
+    return with_content(message, parts)
+
+
+def with_content(message: Message, content: str | list[MessagePart]) -> Message:
+    """Return a message with another content."""
+    changed = message.copy()
+    changed["content"] = content
+    return changed
 
 
 def interleave(texts: Sequence[str], images: Sequence[MessagePart]) -> list[MessagePart]:

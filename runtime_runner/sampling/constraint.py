@@ -173,6 +173,8 @@ def _grammar(name: str, value: Any) -> str:
     if name == "choices":
         # as one terminal: the time to compile alternatives of a rule grows with their square
         value = f"start: CHOICE\nCHOICE: {' | '.join(map(json.dumps, value))}"
+    if value.lstrip().startswith("{"):  # several grammars in llguidance's JSON: Lark has no brace
+        return str(value)
     return LLMatcher.grammar_from_lark(value)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Protocol
 from eagle_aot.artifact import MANIFEST, PREFILL, Manifest
 from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt, is_ids
+from eagle_aot.common.tokenizer import NO_VALUES
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader, parts_of
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
@@ -21,6 +22,7 @@ from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, StreamWriter
 from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
+from eagle_aot.runtime_runner.serve.tool_calls.chat_format import ChatFormat
 from eagle_aot.runtime_runner.serve.worker import Worker
 
 LEAST_STEP_SECONDS = 60.0
@@ -83,21 +85,26 @@ class ServedModel:
         max_rows = manifest.shapes[PREFILL].max_rows
         self._reader = reader or PromptReader(directory, manifest.images, max_rows, self.context)
         self.tokenizer = self._reader.tokenizer
+        self.chat = ChatFormat(self.tokenizer, spec.tool_call_parser)
         self._long_texts = asyncio.Semaphore(max(1, (os.cpu_count() or 1) - 1))
         self._images = asyncio.Lock()  # their reader is not safe for two threads
 
-    async def read(self, prompt: Prompt, *, raw: bool) -> TokenizedPrompt:
+    async def read(
+        self, prompt: Prompt, *, raw: bool, template_values: Mapping[str, object] = NO_VALUES
+    ) -> TokenizedPrompt:
         """Return the token ids of a prompt, and its images. Raises as `PromptReader.read` does.
 
         Short texts wait for no other prompt.
         """
         length, has_images = measured(prompt)
-        is_long = length > SHORT_TEXT
+        is_long = length + len(str(template_values)) > SHORT_TEXT
         async with (
             self._long_texts if is_long else nullcontext(),
             self._images if has_images else nullcontext(),
         ):
-            return await asyncio.to_thread(self._reader.read, prompt, raw=raw)
+            return await asyncio.to_thread(
+                self._reader.read, prompt, raw=raw, template_values=template_values
+            )
 
 
 def measured(prompt: Prompt) -> tuple[int, bool]:

@@ -1,7 +1,7 @@
 """The options of `eagle-serve`. Imports no torch."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from eagle_aot.common.errors import SettingError, reason
 from eagle_aot.common.files import read_small
@@ -10,6 +10,7 @@ from eagle_aot.runtime_runner.spec import ENGINE, ArtifactSpec
 
 MAX_KEY_BYTES = 1 << 20
 SERVER = "Server"
+ToolCallParser = Literal["gemma4", "hermes", "llama3_json", "qwen3_xml"]
 
 
 class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
@@ -23,6 +24,10 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     api_key_file: Annotated[Path | None, Option(
         "API keys, one a line; a request must have one of them.", SERVER,
         "FILE")] = None  # fmt: skip
+    tool_call_parser: Annotated[ToolCallParser | None, Option(
+        "The form of tool calls; default: that of the chat template. With hermes, models whose "
+        "template knows no tools read of them in the system's text.", SERVER,
+        "NAME")] = None  # fmt: skip
     max_waiting: Annotated[int, Option(
         "Requests that may wait; more get status 429.", SERVER, "N", least=0)] = 64  # fmt: skip
     request_timeout: Annotated[float, Option(

@@ -127,21 +127,32 @@ def api_endpoints(service: Service) -> APIRouter:
 async def answer(service: Service, connection: Request, body: ParsedBody) -> Response:
     """Answer each prompt with all parameters."""
     model, wanted = service.model, body.request
-    is_chat = isinstance(wanted, ChatCompletionRequest)
-    prompts = [await model.read(prompt, raw=not is_chat) for prompt in body.prompts]
-    pairs = [(prompt, each) for prompt in prompts for each in body.parameters]
+    if not isinstance(wanted, ChatCompletionRequest):
+        turn = None
+        prompts = [await model.read(prompt, raw=True) for prompt in body.prompts]
+        pairs = [(prompt, each) for prompt in prompts for each in body.parameters]
+    else:
+        turn = wanted.turn(model.chat)
+        messages, values = turn.messages(wanted.prompts()[0]), turn.template_values
+        prompt = await model.read(messages, raw=False, template_values=values)
+        pairs = [(prompt, turn.parameters(prompt.tokens, each)) for each in body.parameters]
     request = AnswerRequest(prompts=pairs, trace=bool(wanted.trace), conversation=body.conversation)
     stream = service.submit(request)
     all_tokens = wanted.num_prompt_logprobs is not None
     visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in pairs]
-    builder = (ChatResponseBuilder if is_chat else ResponseBuilder)(
-        model=model.name,
-        fingerprint=model.fingerprint,
-        bytes_of=model.tokenizer.bytes_of,
-        prompts=[prompt.tokens for prompt, _ in pairs],
-        n=len(body.parameters),
-        warnings=body.warnings,
-        with_ids=bool(wanted.return_token_ids),
-        visible_logprobs=visible if wanted.num_logprobs is not None else (),
-    )
+    options: dict[str, Any] = {
+        "model": model.name,
+        "fingerprint": model.fingerprint,
+        "bytes_of": model.tokenizer.bytes_of,
+        "prompts": [prompt.tokens for prompt, _ in pairs],
+        "n": len(body.parameters),
+        "warnings": body.warnings,
+        "with_ids": bool(wanted.return_token_ids),
+        "visible_logprobs": visible if wanted.num_logprobs is not None else (),
+    }
+    builder = ResponseBuilder(**options)
+    if turn is not None:
+        answers = {index: turn.answer(prompt.tokens) for index, (prompt, _) in enumerate(pairs)}
+        count = model.chat.reasoning_tokens
+        builder = ChatResponseBuilder(**options, answers=answers, reasoning_tokens=count)
     return await respond(connection, wanted, stream, builder)

@@ -16,7 +16,7 @@ from msgspec import inspect
 from eagle_aot.common.text import nearest, one_line
 from eagle_aot.runtime_runner.sampling.parameters import MIN_TEMPERATURE
 from eagle_aot.runtime_runner.serve.api.errors import ApiError
-from eagle_aot.runtime_runner.serve.api.requests import MAX_MESSAGES
+from eagle_aot.runtime_runner.serve.api.messages import MAX_MESSAGES
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -44,6 +44,7 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "priority": (0,),
     "store": (False,),
+    "tools": ([],),
 }
 """Values of names that count as null."""
 REFUSED: dict[str, tuple[Any, ...]] = {

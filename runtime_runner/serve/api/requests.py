@@ -13,20 +13,32 @@ import msgspec
 from msgspec import Meta
 
 from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.common.prompts import Message, MessagePart, Prompt, check_messages
+from eagle_aot.common.prompts import Message, Prompt, check_messages
 from eagle_aot.common.spec import spec_fields
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
+from eagle_aot.runtime_runner.serve.api.chat_answers import ChatTurn
+from eagle_aot.runtime_runner.serve.api.messages import (
+    MAX_MESSAGES,
+    Body,
+    ChatMessage,
+    RequestText,
+    ShortText,
+)
+from eagle_aot.runtime_runner.serve.api.tools import (
+    ToolChoice,
+    Tools,
+    call_policy,
+    declared,
+)
+from eagle_aot.runtime_runner.serve.tool_calls.chat_format import ChatFormat
 
-MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, MAX_STOPS = 1024, 4096, 64, 16
+MAX_PARTS, MAX_PROMPTS, MAX_STOPS = 4096, 64, 16
 """Limits of a request; that of parts is for all of its messages together."""
 MAX_COMPLETION_LOGPROBS = 5
 """The number of likeliest tokens that OpenAI's API permits for a completion."""
 MAX_COMPLETION_TOKENS = 16  # unless a request says otherwise, as in OpenAI's API
-MAX_CHARACTERS = 4_000_000
-MAX_URL_CHARACTERS = 48 << 20
-"""The largest file that is read, in base64."""
 FIELDS = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "allowed_ids", "stop_ids", "min_tokens", "ignore_eos",
@@ -41,71 +53,10 @@ MAX_GBNF = 1 << 16
 """Characters of a grammar that is translated, in a second."""
 LARK = re.compile(r"^[ \t]*(%llguidance\b|start[ \t]*:(?!:))", re.MULTILINE)
 """What only a grammar in Lark has."""
-RequestText = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
-ShortText = Annotated[str, Meta(max_length=1024)]
 TokenLimit = Annotated[int, Meta(ge=-1)]
 """-1 is as many as fit."""
 TokenIds = Annotated[list[int], Meta(min_length=1)]
-
-
-class Body(msgspec.Struct, kw_only=True):
-    """A JSON object in a request."""
-
-
-class TextPart(Body, tag_field="type", tag="text"):
-    """A text in a message that has parts."""
-
-    text: RequestText
-
-    def part(self) -> MessagePart:
-        """Return the part of a prompt."""
-        return {"type": "text", "text": self.text}
-
-
-class DataUrl(Body):
-    """An image in a `data:` URL. With `low` or `high` detail it takes as few or as many tokens as
-    the artifact's images may."""
-
-    url: Annotated[str, Meta(max_length=MAX_URL_CHARACTERS)]
-    detail: Literal["auto", "low", "high"] | None = None
-
-
-class ImagePart(Body, tag_field="type", tag="image_url"):
-    """An image in a message that has parts."""
-
-    image_url: DataUrl
-
-    def part(self) -> MessagePart:
-        """Return the part of a prompt."""
-        return {
-            "type": "image_url",
-            "image_url": {"url": self.image_url.url},
-            "detail": self.image_url.detail or "auto",
-        }
-
-
-class ChatMessage(Body):
-    """A turn of a conversation. `developer` is OpenAI's newer name for the system.
-
-    Fields that can only be null would be a part of the conversation.
-    """
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: RequestText | Annotated[list[TextPart | ImagePart], Meta(max_length=MAX_MESSAGES)]
-    audio: None = None
-    function_call: None = None
-    tool_calls: None = None
-
-    def message(self) -> Message:
-        """Return the message of a prompt, with parts only where there are images."""
-        role = "system" if self.role == "developer" else self.role
-        parts = self.content
-        if isinstance(parts, str):
-            return {"role": role, "content": parts}
-        texts = [part.text for part in parts if isinstance(part, TextPart)]
-        if len(texts) == len(parts):
-            return {"role": role, "content": "".join(texts)}
-        return {"role": role, "content": [part.part() for part in parts]}
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class StreamOptions(Body):
@@ -293,6 +244,11 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     continue_final_message: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -318,6 +274,12 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
         first = next(users, 0)
         return hashlib.sha256(msgspec.json.encode(self.messages[: first + 1])).hexdigest()
 
+    def turn(self, chat: ChatFormat) -> ChatTurn:
+        """Return what the request says about the answer's turn. Raises SettingError."""
+        policy = call_policy(self.tools, self.tool_choice, self.parallel_tool_calls)
+        tools = [] if policy is None else declared(self.tools)
+        return ChatTurn(chat, tools, policy, self.chat_template_kwargs, self.reasoning_effort)
+
     def prompts(self) -> list[list[Message]]:
         """Return the conversation. Raises PromptError for one that does not end as a `Prompt` does,
         and for one of too many parts; SettingError where its last message is not to be continued
@@ -328,7 +290,7 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
             line = "the last message is continued if it is the assistant's, and no other"
             raise SettingError(f"continue_final_message, add_generation_prompt: {line}")
         contents = (message.content for message in self.messages)
-        parts = sum(len(content) for content in contents if not isinstance(content, str))
+        parts = sum(len(content) for content in contents if isinstance(content, list))
         if parts > MAX_PARTS:
             raise PromptError(f"messages: {parts} parts, {MAX_PARTS} at most")
         return [check_messages([message.message() for message in self.messages])]

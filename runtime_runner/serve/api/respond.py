@@ -58,20 +58,20 @@ async def events(
     results: dict[int, Result] = {}
     writer = EventWriter(request, builder)
     try:
-        for index, chunk in enumerate(map(builder.first_chunk, range(stream.count))):
-            if chunk is not None:
-                yield writer.event(index, chunk)
+        for index, first_chunk in enumerate(map(builder.first_chunk, range(stream.count))):
+            if first_chunk is not None:
+                yield writer.event(index, first_chunk)
         part: AnswerPart | None = first
         while part is not None:
             index, item = part
             if isinstance(item, Result):
                 results[index] = item
-                yield writer.event(index, builder.last_chunk(index, item))
+                chunks = builder.last_chunks(index, item)
             else:
-                chunk = builder.chunk(index, item)
+                chunks = builder.chunks(index, item)
                 writer.count(index, item)
-                if item.text or item.trace or (item.tokens and request.return_token_ids):
-                    yield writer.event(index, chunk | item.trace)
+            for chunk in chunks:
+                yield writer.event(index, chunk)
             part = await anext(others, None)
         if request.include_usage:
             yield event(builder.usage_chunk([results[index] for index in sorted(results)]))

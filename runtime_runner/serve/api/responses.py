@@ -2,7 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from eagle_aot.common.token_bytes import TokenBytes
 from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta
+from eagle_aot.runtime_runner.serve.api.chat_answers import ChatAnswer
 
 FINISH_REASONS = {"context": "length"}
 """Finish reasons that the API has another word for."""
@@ -66,13 +68,29 @@ class ResponseBuilder:
     OBJECT: ClassVar[str] = "text_completion"
     CHUNK_OBJECT: ClassVar[str] = "text_completion"
 
-    def content(self, result: Result) -> dict[str, Any]:
+    def content(self, index: int, result: Result) -> dict[str, Any]:
         """Return the field of a choice that has its text."""
         return {"text": result.text}
 
-    def delta(self, text: str | None) -> dict[str, Any]:
-        """Return the field of a chunk that has its text; None at a choice's end."""
-        return {"text": text or ""}
+    def deltas(self, index: int, text: str) -> list[dict[str, Any]]:
+        """Return the fields of chunks that have the next text of a choice."""
+        return [{"text": text}] if text else []
+
+    def last_deltas(self, index: int) -> list[dict[str, Any]]:
+        """Return the fields of chunks with what is left of a choice at its end."""
+        return []
+
+    def no_delta(self) -> dict[str, Any]:
+        """Return the field of a chunk without text."""
+        return {"text": ""}
+
+    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Return what a request has used."""
+        return usage(results, self.n)
+
+    def finish_reason(self, index: int, result: Result) -> str:
+        """Return why a choice ended, which its text determines as well."""
+        return FINISH_REASONS.get(result.finish_reason, result.finish_reason)
 
     def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Return the log probabilities of tokens in the endpoint's form."""
@@ -83,7 +101,7 @@ class ResponseBuilder:
         if not self.with_ids:
             return None
         prompt = {"prompt_token_ids": [*self.prompts[index]]}
-        return self._chunk(index, self.delta(""), logprobs=None, finish_reason=None, **prompt)
+        return self._chunk(index, self.no_delta(), logprobs=None, finish_reason=None, **prompt)
 
     @property
     def warned(self) -> dict[str, Any]:
@@ -114,34 +132,47 @@ class ResponseBuilder:
         choices = [
             {
                 "index": index,
-                **self.content(result),
-                **ending(result, self._all_logprobs(index, result)),
+                **self.content(index, result),
+                **self._ending(index, result, self._all_logprobs(index, result)),
                 **self.all_ids(index, result),
             }
             for index, result in enumerate(results)
         ]
         return self._object(
-            self.OBJECT, choices, usage=usage(results, self.n), **self.warned, **self.prompt_ids()
+            self.OBJECT, choices, usage=self.usage(results), **self.warned, **self.prompt_ids()
         )
 
-    def chunk(self, index: int, piece: AnswerDelta) -> dict[str, Any]:
-        """Return the chunk of a stream with more of a choice."""
+    def chunks(self, index: int, piece: AnswerDelta) -> list[dict[str, Any]]:
+        """Return the chunks of a stream with more of a choice. The first one has the trace, the log
+        probabilities and the token ids."""
         tokens: list[TokenLogprobs] = []
         if self.visible_logprobs:
             tokens = self.visible_logprobs[index].add(piece.logprobs, piece.text)
+        deltas = self.deltas(index, piece.text)
+        if not (deltas or tokens or piece.trace or (self.with_ids and piece.tokens)):
+            return []
+        first, *others = deltas or [self.no_delta()]
+        first = first | self.ids(piece.tokens)
         logprobs = self.logprobs(tokens) if tokens else None
-        delta = self.delta(piece.text) | self.ids(piece.tokens)
-        return self._chunk(index, delta, logprobs=logprobs, finish_reason=None)
+        return [
+            self._chunk(index, first, logprobs=logprobs, finish_reason=None) | piece.trace,
+            *(self._chunk(index, each, logprobs=None, finish_reason=None) for each in others),
+        ]
 
-    def last_chunk(self, index: int, result: Result) -> dict[str, Any]:
-        """Return the chunk of a stream that ends a choice."""
+    def last_chunks(self, index: int, result: Result) -> list[dict[str, Any]]:
+        """Return the chunks of a stream that end a choice."""
         tokens = self.visible_logprobs[index].finish(result) if self.visible_logprobs else []
         logprobs = self.logprobs(tokens) if tokens else None
-        return self._chunk(index, self.delta(None), **ending(result, logprobs))
+        rest = [
+            self._chunk(index, delta, logprobs=None, finish_reason=None)
+            for delta in self.last_deltas(index)
+        ]
+        ending = self._ending(index, result, logprobs)
+        return [*rest, self._chunk(index, self.no_delta(), **ending)]
 
     def usage_chunk(self, results: Sequence[Result]) -> dict[str, Any]:
         """Return the chunk of a stream that has its usage."""
-        return self._object(self.CHUNK_OBJECT, [], usage=usage(results, self.n))
+        return self._object(self.CHUNK_OBJECT, [], usage=self.usage(results))
 
     def _all_logprobs(self, index: int, result: Result) -> dict[str, Any] | None:
         if not self.visible_logprobs:
@@ -149,6 +180,16 @@ class ResponseBuilder:
         visible = self.visible_logprobs[index]
         tokens = [*(result.prompt_logprobs or ()), *(result.logprobs or ())]
         return self.logprobs([*visible.add(tokens, result.text or ""), *visible.finish(result)])
+
+    def _ending(
+        self, index: int, result: Result, logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return the fields of a choice that are known at its end."""
+        return {
+            "logprobs": logprobs,
+            "finish_reason": self.finish_reason(index, result),
+            "seed": result.parameters.seed,
+        }
 
     def _chunk(self, index: int, delta: dict[str, Any], **values: Any) -> dict[str, Any]:
         return self._object(self.CHUNK_OBJECT, [{"index": index, **delta, **values}])
@@ -167,15 +208,34 @@ class ResponseBuilder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatResponseBuilder(ResponseBuilder):
-    """Builds responses of /v1/chat/completions."""
+    """Builds responses of /v1/chat/completions. `answers` has what reads each choice, which may
+    begin with some `reasoning_tokens`."""
+
+    answers: Mapping[int, ChatAnswer] = field(default_factory=lambda: defaultdict(ChatAnswer))
+    reasoning_tokens: Callable[[Sequence[int]], int] = lambda ids: 0
 
     ID_PREFIX, OBJECT, CHUNK_OBJECT = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def content(self, result: Result) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": result.text}}
+    def content(self, index: int, result: Result) -> dict[str, Any]:
+        return {"message": self.answers[index].message(result.text or "")}
 
-    def delta(self, text: str | None) -> dict[str, Any]:
-        return {"delta": {} if text is None else {"content": text}}
+    def deltas(self, index: int, text: str) -> list[dict[str, Any]]:
+        return [{"delta": delta} for delta in self.answers[index].deltas(text)]
+
+    def last_deltas(self, index: int) -> list[dict[str, Any]]:
+        return [{"delta": delta} for delta in self.answers[index].last_deltas()]
+
+    def no_delta(self) -> dict[str, Any]:
+        return {"delta": {}}
+
+    def usage(self, results: Sequence[Result]) -> dict[str, Any]:
+        reasoning = sum(self.reasoning_tokens(result.token_ids) for result in results)
+        details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+        return usage(results, self.n) | (details if reasoning else {})
+
+    def finish_reason(self, index: int, result: Result) -> str:
+        reason = ResponseBuilder.finish_reason(self, index, result)
+        return self.answers[index].finish_reason(reason)
 
     def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return chat_logprobs(tokens, self.bytes_of)
@@ -189,12 +249,6 @@ class ChatResponseBuilder(ResponseBuilder):
 
     def prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": [*self.prompts[0]]} if self.with_ids else {}
-
-
-def ending(result: Result, logprobs: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a choice that are known at its end."""
-    reason = FINISH_REASONS.get(result.finish_reason, result.finish_reason)
-    return {"logprobs": logprobs, "finish_reason": reason, "seed": result.parameters.seed}
 
 
 def usage(results: Sequence[Result], n: int) -> dict[str, Any]:

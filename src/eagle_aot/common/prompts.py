@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict
 
 import msgspec
 
@@ -39,16 +39,35 @@ class MessagePart(TypedDict, total=False):
     detail: Literal["auto", "low", "high"]
 
 
-class Message(TypedDict):
-    """A turn of a conversation, or the system's text before it."""
+class FunctionCall(TypedDict):
+    """The name of a function, and the arguments by name."""
 
-    role: Literal["system", "user", "assistant"]
+    name: str
+    arguments: dict[str, Any]
+
+
+class MessageCall(TypedDict):
+    """A tool call of an assistant's turn, in OpenAI's form with the arguments read."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Message(TypedDict):
+    """A turn of a conversation, or the system's text before it. A tool's turn has the output of the
+    call with the id `tool_call_id`. `reasoning_content` precedes an assistant's `content`."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str | list[MessagePart]
+    tool_calls: NotRequired[list[MessageCall]]
+    tool_call_id: NotRequired[str]
+    reasoning_content: NotRequired[str]
 
 
 Prompt = str | list[int] | list[Message]
-"""One turn of a user, token ids, or a conversation. It ends with a user's turn, or with the
-beginning of the assistant's, which is continued; a system's text may be alone."""
+"""One turn of a user, token ids, or a conversation. It ends with a user's or a tool's turn, or with
+the beginning of the assistant's, which is continued; a system's text may be alone."""
 
 
 class PromptLine(msgspec.Struct):
@@ -113,6 +132,8 @@ def check_messages(messages: object) -> list[Message]:
         raise PromptError("messages: the last one must be the user's or the assistant's")
     if [message["role"] for message in conversation] == ["assistant"]:
         raise PromptError("messages: the assistant's last one must follow another one")
+    if conversation[-1].get("tool_calls"):
+        raise PromptError("messages: no tool's turn follows the last one, which calls tools")
     for message in conversation:
         _check_parts(message)
     return conversation

@@ -6,10 +6,11 @@ transformers itself, which takes seconds to import, is not needed here.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -33,6 +34,7 @@ SPECIAL_TOKENS = (
 NO_SYSTEM = "the chat template takes no system text: leave it out"
 """The error where a template refuses a system's text, or leaves it out."""
 
+NO_VALUES: Mapping[str, object] = MappingProxyType({})
 PANIC = "PanicException"
 """The type of a failed assertion in Rust, which is no Exception and cannot be imported."""
 
@@ -114,17 +116,34 @@ class Tokenizer:
         return TokenBytes(self.backend)
 
     @cached_property
+    def added_ids(self) -> dict[str, int]:
+        """The ids of tokens that are read as one wherever a text has them, by their texts."""
+        added = self.backend.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items()}
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of tokens that are no part of a text."""
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if token.special)
+
+    @cached_property
     def max_text_bytes(self) -> int | None:
         """The length of the longest text that may fit the context, None if it is not known."""
         most = None if self._context is None else most_bytes_per_token(self.backend)
         return None if most is None or self._context is None else most * self._context
 
     def encode(
-        self, prompt: str | Sequence[Message], raw: bool = False, system: str | None = None
+        self,
+        prompt: str | Sequence[Message],
+        raw: bool = False,
+        system: str | None = None,
+        template_values: Mapping[str, object] = NO_VALUES,
     ) -> list[int]:
         """Return the token ids of a prompt as one user turn, of the bare text with `raw`, or of a
         conversation up to where the next answer begins; an assistant's last message is continued.
-        `system` is added as `with_system` says.
+        `system` is added as `with_system` says. `template_values` are what the template gets by
+        name, such as `tools`.
 
         A beginning-of-sequence token comes first where the tokenizer itself puts one there, and
         never twice. Raises PromptError where there is no chat template for messages or a system's
@@ -138,7 +157,7 @@ class Tokenizer:
             messages, begun = with_system(prompt, system), ""
             if messages[-1]["role"] == "assistant" and len(messages) > 1:
                 begun = text_of(messages.pop())
-            text = self._render_with_system(messages) + begun
+            text = self._render_with_system(messages, template_values) + begun
             ids = self.ids(text, add_special_tokens=False)
             if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
                 ids = [self.bos_id, *ids]
@@ -167,27 +186,37 @@ class Tokenizer:
         return ids
 
     def render(
-        self, messages: Sequence[Mapping[str, object]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, object]],
+        add_generation_prompt: bool = True,
+        template_values: Mapping[str, object] = NO_VALUES,
     ) -> str:
         """Return the text of a conversation, with `add_generation_prompt` up to where an answer
-        begins. Raises PromptError where the template refuses it, and ArtifactError where the
-        template fails."""
+        begins. Raises PromptError where the template refuses it or fails with `template_values`,
+        and ArtifactError where it fails without any."""
+        values: dict[str, object] = {"tools": None, "documents": None, **self.special_tokens}
+        values |= template_values
+        values |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         try:
-            text: str = self._template.render(
-                messages=list(messages),
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self.special_tokens,
-            )
+            text: str = self._template.render(**values)
         except PromptError as error:
             raise PromptError(f"the chat template refuses the conversation ({error})") from error
         except Exception as error:  # a template may compute anything, and divide by zero
-            raise ArtifactError(f"the chat template cannot be rendered ({error})") from error
+            kind = PromptError if template_values else ArtifactError
+            raise kind(f"the chat template cannot be rendered ({error})") from error
         return text
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of ids. Raises ArtifactError where the tokenizer's decoder fails."""
+    def decode(
+        self,
+        ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        visible_ids: Collection[int] = (),
+    ) -> str:
+        """Return the text of ids, without special tokens that are not among `visible_ids`. Raises
+        ArtifactError where the tokenizer's decoder fails."""
+        if visible_ids and skip_special_tokens:
+            ids = [i for i in ids if i in visible_ids or i not in self.special_ids]
+            skip_special_tokens = False
         with library_errors("the tokenizer cannot decode these tokens"):
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
@@ -201,16 +230,18 @@ class Tokenizer:
 
         return ChatTemplate(self.chat_template or "")
 
-    def _render_with_system(self, messages: Sequence[Message]) -> str:
+    def _render_with_system(
+        self, messages: Sequence[Message], template_values: Mapping[str, object]
+    ) -> str:
         """Raises PromptError if the template ignores the system's text."""
         if not self.has_template:
             raise PromptError("there is no chat template: give a prompt without roles")
         system, others = messages[0], messages[1:]
         if system["role"] != "system":
-            return self.render(messages)
-        without = self.render(others) if others else ""
+            return self.render(messages, template_values=template_values)
+        without = self.render(others, template_values=template_values) if others else ""
         try:
-            text = self.render(messages)
+            text = self.render(messages, template_values=template_values)
         except PromptError as error:
             raise PromptError(f"{NO_SYSTEM} ({error.__cause__})") from error
         except ArtifactError as error:

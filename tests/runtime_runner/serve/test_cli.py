@@ -18,7 +18,7 @@ OPTIONS = {
     "artifact", "--host", "--port", "--model", "--api-key-file", "--max-waiting",
     "--request-timeout", "--max-body", "--prompt-share", "--no-reuse", "--drafter", "--executor",
     "--replicas", "--no-warm-up", "--version", "--allowed-host", "--allow-origin",
-    "--share-prefixes",
+    "--share-prefixes", "--strict", "--tool-call-parser",
 }  # fmt: skip
 
 

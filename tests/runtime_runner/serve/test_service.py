@@ -38,7 +38,7 @@ def test_a_short_prompt_waits_for_no_other(slow: Message) -> None:
     """Of more slow ones than there are threads."""
     released, running, most = threading.Event(), list[int](), list[int]()
 
-    def read(prompt: Prompt, *, raw: bool) -> Prompt:
+    def read(prompt: Prompt, *, raw: bool, template_values: object) -> Prompt:
         if prompt == [slow]:
             running.append(1)
             most.append(len(running))

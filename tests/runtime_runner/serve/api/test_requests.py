@@ -18,20 +18,10 @@ from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR
 from eagle_aot.runtime_runner.serve.api import bodies
 from eagle_aot.runtime_runner.serve.api.requests import MAX_PARTS, CompletionRequest
 from support.full_service import MODEL, PASSED, FullService
+from support.posts import post
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MAX_BYTES = 100
-
-
-def post(
-    path: str, content: Any, service: FullService | None = None, **headers: str
-) -> httpx.Response:
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport((service or FullService()).app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post(path, content=content, headers=headers)
-
-    return asyncio.run(send())
 
 
 @pytest.mark.parametrize(("body", "line", "param"), [
@@ -106,7 +96,7 @@ def test_a_body_is_json_whatever_its_content_type(kind: str | None) -> None:
 def test_failures_of_the_tokenizer_are_the_servers(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def read(prompt: Any, *, raw: bool) -> Any:
+    async def read(prompt: Any, *, raw: bool, **_: Any) -> Any:
         with library_errors("the tokenizer cannot encode the prompt"):
             raise error
 

@@ -1,0 +1,69 @@
+"""What JSON schemas say about values that a format does not write as JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MAX_REFERENCES = 32
+"""The longest chain of references, and the deepest nesting, that is followed."""
+COMBINED = "anyOf", "oneOf"
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema after its references to definitions of `root`; empty for any value and for
+    references that lead nowhere."""
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return {}
+        if "$ref" not in schema:
+            return schema
+        schema = referenced(str(schema["$ref"]), root)
+    return {}
+
+
+def referenced(path: str, root: Mapping[str, Any]) -> Any:
+    """Return the part of `root` that a path such as `#/$defs/Color` names."""
+    value: Any = root
+    for part in path.removeprefix("#").strip("/").split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """Return the JSON types that a schema allows; empty where it names none."""
+    schema = resolved(schema, root)
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return frozenset((kind,))
+    if isinstance(kind, Sequence):
+        return frozenset(map(str, kind))
+    if "enum" in schema or "const" in schema:
+        return frozenset(map(type_name, schema.get("enum", [schema.get("const")])))
+    options = options_of(schema)
+    if depth > MAX_REFERENCES or not options:
+        return frozenset()
+    kinds = [types_of(option, root, depth + 1) for option in options]
+    return frozenset().union(*kinds) if all(kinds) else frozenset()
+
+
+def options_of(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the alternatives of a schema, none where it has none."""
+    lists = (schema.get(key) for key in COMBINED)
+    return next((list(options) for options in lists if isinstance(options, Sequence)), [])
+
+
+def type_name(value: object) -> str:
+    """Return the JSON type of a value."""
+    if value is None:
+        return "null"
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return names.get(type(value), "object")
+
+
+def properties_of(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
+    """Return the properties of an object by name, each with whether it is required."""
+    properties, required = schema.get("properties"), schema.get("required")
+    needed = set(required) if isinstance(required, Sequence) else set()
+    known = properties if isinstance(properties, Mapping) else {}
+    names = [*known, *(name for name in needed if name not in known)]
+    return {name: (known.get(name, True), name in needed) for name in names}
