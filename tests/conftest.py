@@ -196,5 +196,5 @@ def server(int4_head_artifact: Path) -> "Iterator[Server]":
     """`eagle-serve` of a model that is called tiny, for tests that leave it as it was."""
     from support.server import served  # slow, and not needed in child processes
 
-    with served(int4_head_artifact, "--model", "tiny", "--max-waiting", "30") as found:
+    with served(int4_head_artifact, "--served-model-name", "tiny", "--max-waiting", "30") as found:
         yield found

@@ -74,7 +74,7 @@ class ServedModel:
     ) -> None:
         """A request must have one of the API `keys`, unless there are none. Prompts are read by
         `reader`, if there is one. Raises ArtifactError where there is no tokenizer."""
-        self.spec, self.name = spec, spec.model_name
+        self.spec, self.names = spec, spec.model_names
         self.keys = [key.encode() for key in keys]
         self.created = int(time.time())
         manifest = Manifest.read(directory)
@@ -88,6 +88,11 @@ class ServedModel:
         self.chat = ChatFormat(self.tokenizer, spec.tool_call_parser)
         self._long_texts = asyncio.Semaphore(max(1, (os.cpu_count() or 1) - 1))
         self._images = asyncio.Lock()  # their reader is not safe for two threads
+
+    @property
+    def name(self) -> str:
+        """Its first name, which responses have."""
+        return self.names[0]
 
     async def read(
         self, prompt: Prompt, *, raw: bool, template_values: Mapping[str, object] = NO_VALUES

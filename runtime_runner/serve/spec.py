@@ -18,9 +18,9 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
 
     host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
     port: Annotated[int, Option("Port to listen on.", SERVER, least=0, most=65535)] = 8000
-    model: Annotated[str | None, Option(
-        "The model's name in requests; default: the name of the directory or repository.", SERVER,
-        "NAME")] = None  # fmt: skip
+    served_model_name: Annotated[tuple[str, ...], Option(
+        "The model's name in requests; may be repeated, responses have the first. Default: the "
+        "name of the directory or repository.", SERVER, "NAME")] = ()  # fmt: skip
     api_key_file: Annotated[Path | None, Option(
         "API keys, one a line; a request must have one of them.", SERVER,
         "FILE")] = None  # fmt: skip
@@ -60,9 +60,9 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
         "Record each round when it is first needed.", ENGINE)] = False  # fmt: skip
 
     @property
-    def model_name(self) -> str:
-        """The model's name in requests."""
-        return self.model or self.name
+    def model_names(self) -> tuple[str, ...]:
+        """The model's names in requests; responses have the first."""
+        return self.served_model_name or (self.name,)
 
     @property
     def load_options(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_published_artifact_is_downloaded_once_and_verified(hub: Hub, tmp_path: 
 def test_specs_have_the_directory_and_the_name(hub: Hub, tmp_path: Path) -> None:
     run, serve = RunSpec(artifact=Path("org/artifact")), ServeSpec(artifact=Path("org/artifact"))
     assert run.artifact == serve.artifact == local_artifact(Path("org/artifact"))
-    assert (run.name, serve.model_name) == ("org/artifact", "org/artifact")
+    assert (run.name, serve.model_names) == ("org/artifact", ("org/artifact",))
     assert RunSpec(artifact=tmp_path / "made").name == "made"
     with pytest.raises(ArtifactError, match="not a readable ExecuTorch program"):
         load_artifact("org/artifact")

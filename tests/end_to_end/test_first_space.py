@@ -52,7 +52,9 @@ def runner(artifact: Path) -> Runner:
 
 @pytest.fixture(scope="module")
 def client(runner: Runner, answer: tuple[list[int], str]) -> Iterator[TestClient]:
-    service = LocalService(runner, ServeSpec(artifact=runner.directory, model="words"))
+    service = LocalService(
+        runner, ServeSpec(artifact=runner.directory, served_model_name=("words",))
+    )
     service.worker.start()
     with TestClient(make_app(service), base_url="http://127.0.0.1") as client:
         yield client

@@ -26,7 +26,9 @@ def wanted(image_runner: Runner) -> Result:
 
 @pytest.fixture(scope="module")
 def client(image_runner: Runner, wanted: Result) -> Iterator[TestClient]:
-    service = LocalService(image_runner, ServeSpec(artifact=image_runner.directory, model="tiny"))
+    service = LocalService(
+        image_runner, ServeSpec(artifact=image_runner.directory, served_model_name=("tiny",))
+    )
     service.worker.start()
     with TestClient(make_app(service), base_url="http://localhost") as client:
         yield client

@@ -160,7 +160,7 @@ def test_images_are_shown_and_seen(image_artifact: Path, image_runner: Runner) -
     to them can be requested again."""
     first, second = (stored(drawn(40, 60, seed)) for seed in (1, 2))
     expected = image_runner.generate("what", 12, images=[first, second]).text
-    with served(image_artifact, "--model", "tiny") as server, opened(server) as page:
+    with served(image_artifact, "--served-model-name", "tiny") as server, opened(server) as page:
         page.fill("#longest", "12")
         with page.expect_file_chooser() as chooser:
             page.click("#attach")

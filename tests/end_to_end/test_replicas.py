@@ -40,7 +40,7 @@ def replicas() -> list[int]:
 
 @pytest.fixture(scope="module")
 def server(int4_head_artifact: Path) -> Iterator[Server]:
-    with served(int4_head_artifact, "--model", "tiny", "--replicas", "2") as server:
+    with served(int4_head_artifact, "--served-model-name", "tiny", "--replicas", "2") as server:
         yield server
 
 

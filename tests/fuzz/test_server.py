@@ -83,7 +83,7 @@ def client(batch_artifact: Path) -> Iterator[Client]:
         "/v1/chat/completions": runner.generate(PROMPT, 6, speculate=False).text or "",
         "/v1/completions": runner.generate(PROMPT, 6, speculate=False, raw_prompt=True).text or "",
     }
-    spec = ServeSpec(artifact=batch_artifact, model=MODEL, max_body=1 << 16)
+    spec = ServeSpec(artifact=batch_artifact, served_model_name=(MODEL,), max_body=1 << 16)
     service = LocalService(runner, spec)
     service.worker.start()
     client = Client(make_app(service), expected)

@@ -40,8 +40,8 @@ class FullService:
         self.metrics = Metrics(self)
         self.requests: list[AnswerRequest] = []
         self.model = cast(Any, SimpleNamespace(
-            spec=spec, name=MODEL, context=1024, created=0, max_body=max_body, read=self.read,
-            keys=[key.encode() for key in keys], 
+            spec=spec, name=spec.model_names[0], names=spec.model_names, context=1024, created=0,
+            max_body=max_body, read=self.read, keys=[key.encode() for key in keys],
             chat=ChatFormat(tokenizer or byte_tokenizer(None), spec.tool_call_parser),
         ))  # fmt: skip
 

@@ -14,10 +14,10 @@ from eagle_aot.runtime_runner.serve.api.errors import ApiError, ErrorReporter
 from eagle_aot.runtime_runner.serve.service import ServedModel
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
-OPEN = ("/", "/health", "/metrics")
+OPEN = ("/", "/health", "/ping", "/metrics")
 PAGE_FILES = "/page/"
 """Paths that need no key."""
-HOSTLESS = ("/health", "/metrics")
+HOSTLESS = ("/health", "/ping", "/metrics")
 """Paths that need no host either: health checks speak HTTP/1.0."""
 
 

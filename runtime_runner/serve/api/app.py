@@ -10,19 +10,26 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
+from eagle_aot import __version__
 from eagle_aot.runtime_runner.serve.api.access import AccessCheck
 from eagle_aot.runtime_runner.serve.api.bodies import BodyReader, ParsedBody, check_model
 from eagle_aot.runtime_runner.serve.api.errors import ErrorReporter, ErrorResponse
 from eagle_aot.runtime_runner.serve.api.requests import (
     ChatCompletionRequest,
     CompletionRequest,
-    GenerationRequest,
 )
 from eagle_aot.runtime_runner.serve.api.respond import respond
 from eagle_aot.runtime_runner.serve.api.responses import (
     ChatResponseBuilder,
     ResponseBuilder,
     VisibleLogprobs,
+)
+from eagle_aot.runtime_runner.serve.api.tokens import (
+    DETOKENIZE,
+    TOKENIZE,
+    DetokenizeRequest,
+    TokenizeRequest,
+    token_endpoints,
 )
 from eagle_aot.runtime_runner.serve.service import AnswerRequest, Service
 
@@ -31,10 +38,12 @@ PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-BODIES: dict[str, type[GenerationRequest]] = {
-    CHAT: ChatCompletionRequest,
-    COMPLETION: CompletionRequest,
+PREFIX, CHAT, COMPLETION = "/v1", "/chat/completions", "/completions"
+BODIES: dict[str, type[msgspec.Struct]] = {
+    PREFIX + CHAT: ChatCompletionRequest,
+    PREFIX + COMPLETION: CompletionRequest,
+    TOKENIZE: TokenizeRequest,
+    DETOKENIZE: DetokenizeRequest,
 }
 SCHEMAS = "#/components/schemas/"
 
@@ -43,9 +52,13 @@ def make_app(service: Service) -> FastAPI:
     """Return the application of one artifact."""
     app = FastAPI(title="eagle-aot", redirect_slashes=False, docs_url=None, redoc_url=None)
     model, errors = service.model, ErrorReporter(service.metrics)
+    bodies = BodyReader(model)
     errors.add_handlers(app)
     app.include_router(open_endpoints(service))
-    app.include_router(api_endpoints(service))
+    app.include_router(token_endpoints(model, bodies))
+    api = api_endpoints(service, bodies)
+    app.include_router(api, prefix=PREFIX)
+    app.include_router(api, include_in_schema=False)  # for clients whose base URL has no prefix
     app.add_middleware(AccessCheck, spec=model.spec, keys=model.keys, errors=errors)
     if origins := model.spec.allow_origin:
         app.add_middleware(
@@ -87,9 +100,14 @@ def open_endpoints(service: Service) -> APIRouter:
         return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
 
     @router.get("/health")
+    @router.get("/ping")
     async def health() -> JSONResponse:
         status = "failed" if service.failure else "draining" if service.draining else "ok"
         return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+
+    @router.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -98,28 +116,32 @@ def open_endpoints(service: Service) -> APIRouter:
     return router
 
 
-def api_endpoints(service: Service) -> APIRouter:
-    """Return the endpoints of the OpenAI API."""
-    router = APIRouter(prefix="/v1")
-    model, name, bodies = service.model, service.model.name, BodyReader(service.model)
-    card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
+def api_endpoints(service: Service, bodies: BodyReader) -> APIRouter:
+    """Return the endpoints of the OpenAI API, without its prefix."""
+    router, model = APIRouter(), service.model
+
+    def card(name: str) -> dict[str, Any]:
+        card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
+        return card | {"root": model.name, "max_model_len": model.context}
 
     @router.get("/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [card]}
+        return {"object": "list", "data": [card(name) for name in model.names]}
 
     @router.get("/models/{requested:path}")
     async def get_model(requested: str) -> dict[str, Any]:
-        check_model(name, requested)
-        return card
+        check_model(model, requested)
+        return card(requested)
 
-    @router.post("/chat/completions", response_model=None)
+    @router.post(CHAT, response_model=None)
     async def chat(connection: Request) -> Response:
-        return await answer(service, connection, await bodies.read(connection, BODIES[CHAT]))
+        body = await bodies.read(connection, ChatCompletionRequest)
+        return await answer(service, connection, body)
 
-    @router.post("/completions", response_model=None)
+    @router.post(COMPLETION, response_model=None)
     async def completions(connection: Request) -> Response:
-        return await answer(service, connection, await bodies.read(connection, BODIES[COMPLETION]))
+        body = await bodies.read(connection, CompletionRequest)
+        return await answer(service, connection, body)
 
     return router
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,11 +16,12 @@ from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.serve.api.access import cache_salt
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, invalid_body
 from eagle_aot.runtime_runner.serve.api.fields import FieldReader
-from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
+from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest, ModelRequest
 from eagle_aot.runtime_runner.serve.service import ServedModel
 
 log = logging.getLogger(__name__)
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T", bound=ModelRequest)
+R = TypeVar("R")
 MAX_ITEMS = 1 << 19
 """The limit of commas and opening brackets in a body, its texts included: so many items take less
 than 100 MB."""
@@ -53,6 +54,15 @@ class BodyReader:
 
     async def read(self, connection: Request, kind: type[GenerationRequest]) -> ParsedBody:
         """Return a body. Raises ApiError and EagleError for one that is too long or wrong."""
+        authorization = connection.headers.get("authorization", "")
+        return await self._read(connection, lambda body: self._parse(body, kind, authorization))
+
+    async def read_struct(self, connection: Request, kind: type[T]) -> T:
+        """Return a body that generates nothing. Raises as `read` does."""
+        return await self._read(connection, lambda body: self._decode(body, kind)[0])
+
+    async def _read(self, connection: Request, parse: Callable[[bytes], R]) -> R:
+        """Return what `parse` makes of a body in a thread."""
         parts, length = list[bytes](), 0
         try:
             self._check_length(int(connection.headers.get("content-length", 0)))
@@ -61,8 +71,7 @@ class BodyReader:
                 length += len(part)
                 self._reading += len(part)
                 self._check_length(length)
-            authorization = connection.headers.get("authorization", "")
-            return await asyncio.to_thread(self._parse, b"".join(parts), kind, authorization)
+            return await asyncio.to_thread(parse, b"".join(parts))
         except ClientDisconnect as error:
             raise ApiError(400, "the body breaks off") from error
         finally:
@@ -78,16 +87,20 @@ class BodyReader:
     def _parse(
         self, content: bytes, kind: type[GenerationRequest], authorization: str
     ) -> ParsedBody:
+        request, warnings = self._decode(content, kind)
+        prompts = request.prompts()
+        salt = cache_salt(self._model, authorization, request.cache_salt)
+        parameters = request.parameters(self._model.context, salt)
+        return ParsedBody(request, warnings, request.conversation(), prompts, parameters)
+
+    def _decode(self, content: bytes, kind: type[T]) -> tuple[T, list[str]]:
         items = sum(map(content.count, (b",", b"[", b"{")))
         if items > MAX_ITEMS:
             raise ApiError(400, f"the body has {items} commas and brackets, {MAX_ITEMS} at most")
         request, warnings = decode(content, kind, strict=self._model.spec.strict)
         self._log(warnings)
-        check_model(self._model.name, request.model)
-        prompts = request.prompts()
-        salt = cache_salt(self._model, authorization, request.cache_salt)
-        parameters = request.parameters(self._model.context, salt)
-        return ParsedBody(request, warnings, request.conversation(), prompts, parameters)
+        check_model(self._model, request.model)
+        return request, warnings
 
     def _log(self, warnings: Sequence[str]) -> None:
         """Write each warning to the log when it comes first."""
@@ -120,8 +133,8 @@ def decode_plain(content: bytes, kind: type[msgspec.Struct]) -> Any:
         raise
 
 
-def check_model(name: str, requested: str | None) -> None:
+def check_model(model: ServedModel, requested: str | None) -> None:
     """Raise ApiError for any other model than the served one; None is any model."""
-    if requested not in (name, None):
-        line = f"model {requested!r}: not here, this is {name!r}"
+    if requested not in (*model.names, None):
+        line = f"model {requested!r}: not here, this is {model.name!r}"
         raise ApiError(404, one_line(line), "model_not_found", "model")

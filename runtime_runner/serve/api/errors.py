@@ -110,7 +110,11 @@ class ErrorReporter:
 
         async def http(request: Request, error: Exception) -> JSONResponse:
             assert isinstance(error, HTTPException)
-            refusal = ApiError(error.status_code, str(error.detail))
+            line = str(error.detail)
+            if error.status_code == 404:
+                paths = sorted(path for path in app.openapi()["paths"] if "{" not in path)
+                line = f"{request.url.path}: not served here: {', '.join(paths)}"
+            refusal = ApiError(error.status_code, one_line(line))
             response = self.response(request.url.path, refusal)
             response.headers.update(error.headers or {})  # with 405, the methods that are allowed
             return response

@@ -57,6 +57,13 @@ TokenLimit = Annotated[int, Meta(ge=-1)]
 """-1 is as many as fit."""
 TokenIds = Annotated[list[int], Meta(min_length=1)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class ModelRequest(Body, kw_only=True):
+    """A body that may name the model."""
+
+    model: ShortText | None = None
 
 
 class StreamOptions(Body):
@@ -150,9 +157,11 @@ def request_fields() -> list[tuple[str, Any, None]]:
 
 
 if TYPE_CHECKING:
-    SharedFields = Body
+    SharedFields = ModelRequest
 else:
-    SharedFields = msgspec.defstruct("SharedFields", request_fields(), bases=(Body,), kw_only=True)
+    SharedFields = msgspec.defstruct(
+        "SharedFields", request_fields(), bases=(ModelRequest,), kw_only=True
+    )
 
 
 class GenerationRequest(SharedFields, kw_only=True):
@@ -162,7 +171,6 @@ class GenerationRequest(SharedFields, kw_only=True):
     have the ids of the prompt and of their tokens.
     """
 
-    model: ShortText | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: ShortText | Annotated[list[ShortText], Meta(max_length=MAX_STOPS)] | None = None
@@ -237,7 +245,7 @@ class GenerationRequest(SharedFields, kw_only=True):
 class ChatCompletionRequest(GenerationRequest, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Messages
     max_completion_tokens: TokenLimit | None = None
     max_tokens: TokenLimit | None = None
     add_generation_prompt: bool | None = None

@@ -15,7 +15,7 @@ from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from support.refusals import refuses
 
 OPTIONS = {
-    "artifact", "--host", "--port", "--model", "--api-key-file", "--max-waiting",
+    "artifact", "--host", "--port", "--served-model-name", "--api-key-file", "--max-waiting",
     "--request-timeout", "--max-body", "--prompt-share", "--no-reuse", "--drafter", "--executor",
     "--replicas", "--no-warm-up", "--version", "--allowed-host", "--allow-origin",
     "--share-prefixes", "--strict", "--tool-call-parser",
@@ -38,7 +38,7 @@ def test_options_reach_the_settings_and_the_engine(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first\n\nsecond\n")
     spec = ServeSpec(artifact=tmp_path / "tiny", api_key_file=keys, no_reuse=True)
-    assert (spec.model_name, spec.read_keys()) == ("tiny", ("first", "second"))
+    assert (spec.model_names, spec.read_keys()) == (("tiny",), ("first", "second"))
     assert spec.load_options == {
         "executor": "auto",
         "drafter": None,
