@@ -2,7 +2,7 @@
 
 Sources of the names: the model cards of their publishers, and the tables of
 `vllm-project/speculators` and `z-lab/dflash`. A kind of head that this version does not read
-(DFlash2, DSpark) has no entry.
+(DSpark) has no entry.
 """
 
 import fnmatch
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from eagle_aot.artifact import (
     DFLASH,
+    DFLASH2,
     EAGLE3,
     GEMMA4_ASSISTANT,
     P_EAGLE,
@@ -39,6 +40,7 @@ PUBLIC_PAIRS = {
         {
             EAGLE3: "RedHatAI/gemma-4-31B-it-speculator.eagle3",
             DFLASH: "RedHatAI/gemma-4-31B-it-speculator.dflash",
+            DFLASH2: "RedHatAI/gemma-4-31B-it-speculator.dflash2",
             GEMMA4_ASSISTANT: "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant",
         },
         is_int4=True,

@@ -32,7 +32,7 @@ ARTIFACT = "_artifact"
 
 
 RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner",
-           "assistant_runner", "dflash_runner"]  # fmt: skip
+           "assistant_runner", "dflash_runner", "dflash2_runner"]  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,6 +86,7 @@ qwen3_pair = written_pair("random_pair", family="qwen3")
 assistant_pair = written_pair("heads.assistants")
 image_pair = written_pair("image_pair")
 dflash_pair = written_pair("heads.dflash")
+dflash2_pair = written_pair("heads.dflash2")
 
 
 @pytest.fixture(scope="session")
@@ -165,6 +166,8 @@ image_artifact = exported("image")
 """A random Gemma 4 that reads images, with caches for two sequences."""
 dflash_artifact = exported("dflash")
 """Six layers of a Qwen3 with a DFlash head, and caches for two sequences."""
+dflash2_artifact = exported("dflash2")
+"""The same with a DFlash2 head."""
 
 
 @pytest.fixture(scope="session")
@@ -188,6 +191,7 @@ qwen3_runner = session(lambda qwen3_artifact: load_artifact(qwen3_artifact))
 assistant_runner = session(lambda assistant_artifact: load_artifact(assistant_artifact))
 image_runner = session(lambda image_artifact: load_artifact(image_artifact))
 dflash_runner = session(lambda dflash_artifact: load_artifact(dflash_artifact))
+dflash2_runner = session(lambda dflash2_artifact: load_artifact(dflash2_artifact))
 batch_runner = session(lambda batch_artifact: load_artifact(batch_artifact))
 
 

@@ -91,13 +91,19 @@ KINDS = {
     "export.drafters.eagle3": "export/drafters/eagle3",
     "export.drafters.gemma4_assistant": "export/drafters/gemma4_assistant",
     "export.drafters.dflash": "export/drafters/dflash",
+    "export.drafters.dflash2": "export/drafters/dflash2",
     "export.drafters.peagle": "export/drafters/peagle",
     "runtime_runner.drafters.eagle3": "runtime_runner/drafters/eagle3.py",
     "runtime_runner.drafters.gemma4_assistant": "runtime_runner/drafters/gemma4_assistant.py",
     "runtime_runner.drafters.dflash": "runtime_runner/drafters/dflash.py",
+    "runtime_runner.drafters.dflash2": "runtime_runner/drafters/dflash2.py",
 }
-BUILT_ON = {"export.drafters.eagle3": "export.drafters.peagle"}
-"""Kinds that extend another kind: a P-EAGLE head is an EAGLE-3 head."""
+BUILT_ON = {
+    "export.drafters.eagle3": "export.drafters.peagle",
+    "export.drafters.dflash": "export.drafters.dflash2",
+    "runtime_runner.drafters.dflash": "runtime_runner.drafters.dflash2",
+}
+"""Kinds that other kinds extend: a P-EAGLE head is an EAGLE-3 head, a DFlash2 head a DFlash one."""
 REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
 
 

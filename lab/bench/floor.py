@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 
 from eagle_aot.artifact import (
-    DFLASH_BLOCK,
+    DFLASH_BLOCKS,
     DFLASH_CONTEXT,
     DRAFT_DECODE,
     METHODS,
@@ -73,8 +73,8 @@ class BytesToRead:
     def _drafting(self, shape: Shape, context: int) -> int:
         """Return the bytes read by a round's drafts and by the drafter's reseed."""
         rows = shape.depth + 1
-        if DFLASH_BLOCK in self._methods:
-            block = self.forward(DFLASH_BLOCK, rows, context)
+        if blocks := [method for method in DFLASH_BLOCKS if method in self._methods]:
+            block = self.forward(blocks[0], rows, context)
             return block + self.forward(DFLASH_CONTEXT, rows, 0)
         if PEAGLE_DECODE in self._methods:
             masks = self.forward(PEAGLE_DECODE, rows - 2, context) if rows > 2 else 0

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import (
-    DFLASH_BLOCK,
+    DFLASH2_SCORES,
+    DFLASH_BLOCKS,
     DFLASH_CONTEXT,
     DRAFTERS,
     MTP_DECODE,
@@ -65,7 +66,7 @@ class RepeatedForward:
         """The forward's name in the report."""
         if self.method == TARGET_VERIFY:
             return PLAIN if self.rows == 1 else VERIFY
-        if self.method == DFLASH_BLOCK:
+        if self.method in DFLASH_BLOCKS:
             return BLOCK
         return STEP if self.rows == 1 and self.method != DFLASH_CONTEXT else RESEED
 
@@ -144,15 +145,16 @@ class Parts:
 
 
 def drafting_forwards(runner: Runner, shapes: Sequence[Shape]) -> Iterator[RepeatedForward]:
-    """Yield the drafter's forwards in rounds of these shapes, plain rounds among them."""
+    """Yield the drafter's forwards in rounds of these shapes, plain rounds among them. Scores of
+    candidates read a few rows of tables, and are timed in rounds alone."""
     constants, executor = runner.constants, runner.executor
-    methods = DRAFTERS[runner.drafter.kind]
+    methods = [name for name in DRAFTERS[runner.drafter.kind] if name != DFLASH2_SCORES]
     if not methods:
         return
     features = random_features(runner.target, constants, executor.device)
     for method in methods:
         for rows in rows_of(method, runner, shapes):
-            more = [] if method == DFLASH_BLOCK else [features[:, :rows].clone()]
+            more = [] if method in DFLASH_BLOCKS else [features[:, :rows].clone()]
             yield RepeatedForward(executor, constants, method, (1, rows), *more)
 
 
@@ -160,7 +162,7 @@ def rows_of(method: str, runner: Runner, shapes: Sequence[Shape]) -> list[int]:
     """Return the numbers of rows that a drafter's method runs in rounds of these shapes."""
     committed = {shape.depth + 1 for shape in shapes}
     branches = {1, *(shape.topk for shape in shapes if not shape.is_chain)}
-    if method == DFLASH_BLOCK:
+    if method in DFLASH_BLOCKS:
         assert isinstance(runner.drafter, Blockwise)
         return sorted({max(rows, runner.drafter.block_size) for rows in committed})
     if method == DFLASH_CONTEXT:

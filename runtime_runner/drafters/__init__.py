@@ -7,6 +7,7 @@ from torch import Tensor, device
 
 from eagle_aot.artifact import (
     DFLASH,
+    DFLASH2,
     DRAFT_IDS,
     DRAFTERS,
     EAGLE3,
@@ -20,6 +21,7 @@ from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.common.text import nearest
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
+from eagle_aot.runtime_runner.drafters.dflash2 import DFlash2Drafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, PEagleDrafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
@@ -34,6 +36,7 @@ KINDS: dict[str, DrafterFactory] = {
     P_EAGLE: PEagleDrafter.open,
     GEMMA4_ASSISTANT: AssistantDrafter.open,
     DFLASH: DFlashDrafter.open,
+    DFLASH2: DFlash2Drafter.open,
     NGRAM: NgramDrafter.open,
 }
 """What makes a drafter, by the name of its kind in a manifest."""

@@ -28,6 +28,7 @@ class DFlashDrafter(HeadDrafter):
     """
 
     kind = DFLASH
+    method = DFLASH_BLOCK
 
     def __init__(
         self, executor: Executor, constants: Constants, target_ids: Tensor | None, block_size: int
@@ -42,7 +43,7 @@ class DFlashDrafter(HeadDrafter):
         cls, executor: Executor, constants: Constants, target_ids: Tensor | None, manifest: Manifest
     ) -> Self:
         """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are as in `__init__`."""
-        return cls(executor, constants, target_ids, dflash_block_size(manifest))
+        return cls(executor, constants, target_ids, dflash_block_size(manifest, cls.method))
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Store the features [B, T, H] of an accepted path, or of a prompt's chunk."""
@@ -66,20 +67,31 @@ class DFlashDrafter(HeadDrafter):
             rows = slice(start, start + drafts)
             first, following = accepted.bonus_position + start, tokens[:, rows]
             ahead = arange_cached(0, following.shape[1], tokens.device)
-            logits = self._block(
-                decided[:, start : start + 1], first, accepted.sequences, following.shape[1]
-            )
+            before = decided[:, start : start + following.shape[1]]
+            outputs = self._block(before[:, :1], first, accepted.sequences, before.shape[1])
             positions = first.unsqueeze(1) + 1 + ahead
-            drafts_of_block = self._choose(sampler, logits, positions, accepted.sequences)
-            expected.append(drafts_of_block == following)
+            drafted = self._drafted(sampler, outputs, before, positions, accepted.sequences)
+            expected.append(drafted == following)
             self._store(first.unsqueeze(1) + ahead, accepted.sequences, features[:, rows])
         self._keep(accepted)
         return torch.cat(expected, dim=1)
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Return the drafts of one block, whose keys the next committed rows overwrite."""
-        logits = self._block(batch.bonus, batch.position, batch.sequences, shape.depth)
+        (logits,) = self._block(batch.bonus, batch.position, batch.sequences, shape.depth)
         return self._draft_in_parallel(batch, shape, logits)
+
+    def _drafted(
+        self,
+        sampler: Sampler,
+        outputs: tuple[Tensor, ...],
+        before: Tensor,
+        positions: Tensor,
+        sequences: Tensor,
+    ) -> Tensor:
+        """Return the drafts int64 [B, T] at `positions` int64 [B, T] of a block with these
+        `outputs`, each after the token `before` it, int64 [B, T]."""
+        return self._choose(sampler, outputs[0], positions, sequences)
 
     def _store(self, positions: Tensor, sequences: Tensor, features: Tensor) -> None:
         self.executor.run(DFLASH_CONTEXT, positions, sequences, features)
@@ -88,10 +100,12 @@ class DFlashDrafter(HeadDrafter):
         sequences = torch.where(accepted.bonus_position < 0, self.sequences, accepted.sequences)
         self._bonus.index_copy_(0, sequences, accepted.last_token)
 
-    def _block(self, bonus: Tensor, first: Tensor, sequences: Tensor, depth: int) -> Tensor:
-        """Return logits float32 [B, depth, Vd] of the `depth` positions after `bonus` int64 [B, 1],
-        which is at position `first` int64 [B]."""
+    def _block(
+        self, bonus: Tensor, first: Tensor, sequences: Tensor, depth: int
+    ) -> tuple[Tensor, ...]:
+        """Return the method's outputs, such as logits float32 [B, depth, Vd], of the `depth`
+        positions after `bonus` int64 [B, 1], which is at position `first` int64 [B]."""
         rows = max(self.block_size, depth + 1)
         step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail_length)
-        (logits,) = self.executor.run(DFLASH_BLOCK, *step.inputs)
-        return logits[:, 1 : depth + 1]
+        outputs = self.executor.run(self.method, *step.inputs)
+        return tuple(output[:, 1 : depth + 1] for output in outputs)

@@ -177,8 +177,7 @@ class Sampler:
         values = logits.float()
         with single_threaded_on_cpu(logits):
             if self.mode > SamplingMode.GREEDY:
-                assert self._scale is not None
-                scale = torch.where(self._scale > 0, self._scale, 1.0)[sequences].view(-1, 1, 1)
+                scale = self.scales(sequences).view(-1, 1, 1)
                 of_sampling = self._of_sampling[sequences]
                 values = torch.where(of_sampling, processed * scale, values)
             return pack_logprobs(values, tokens)
@@ -194,6 +193,13 @@ class Sampler:
         with single_threaded_on_cpu(logits):
             noise = self._noise(positions, sequences)
             return perturbed(logits.flatten(0, 1), *noise, ids).view(logits.shape)
+
+    def scales(self, sequences: Tensor) -> Tensor:
+        """Return what `perturbed` multiplies logits of `sequences` int64 [B] by, float32 [B]: 1 for
+        a request without noise."""
+        assert self._scale is not None
+        scale = self._scale[sequences]
+        return torch.where(scale > 0, scale, 1.0)
 
     def choose(
         self, logits: Tensor, positions: Tensor, sequences: Tensor, ids: Tensor | None = None

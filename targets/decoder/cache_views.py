@@ -22,8 +22,8 @@ class StepView:
     """The view of the rows of a step."""
 
     def __init__(self, step: Step, cache: KVCache) -> None:
-        """`cache` is any cache of the kind."""
-        self.step, self._cache = step, cache
+        """`cache` is any cache of the kind; `window` is its window."""
+        self.step, self._cache, self.window = step, cache, cache.window
 
     @cached_property
     def row_slots(self) -> Tensor:
@@ -50,8 +50,8 @@ class StepView:
         """Additive mask of each row's tail, float32 [B * T, 1, TAIL]."""
         age = torch.arange(TAIL - 1, -1, -1, device=self.step.tail.device)
         seen = self.step.tail >= 0
-        if self._cache.window:
-            seen = seen & (age < self._cache.window)
+        if self.window:
+            seen = seen & (age < self.window)
         return additive(one_row_of_rows(seen)[0]).unsqueeze(1)
 
     @cached_property
@@ -95,7 +95,7 @@ class StepView:
                 step.sequences,
                 step.tail,
                 scale,
-                cache.window,
+                self.window,
                 cache.ring,
             )
             return one_row_of_rows(attended)

@@ -64,7 +64,7 @@ class PreNormAttention(CachedAttention):
 class PreNormLayer(ResidualLayer):
     """One decoder layer over the residual stream [1, T, H]."""
 
-    branch_outputs = ("self_attn.o_proj", "mlp.down_proj")
+    branch_outputs: tuple[str, ...] = ("self_attn.o_proj", "mlp.down_proj")
 
     def __init__(
         self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec

@@ -1,5 +1,5 @@
-"""Gemma's assistant and a DFlash head through real `.pte`s: drafts are those of the reference
-implementations, and the text is that of plain decoding, however it is drafted."""
+"""Gemma's assistant, a DFlash and a DFlash2 head through real `.pte`s: drafts are those of the
+reference implementations, and the text is that of plain decoding, however it is drafted."""
 
 import random
 from dataclasses import dataclass
@@ -58,23 +58,32 @@ def dflash(dflash_runner: Runner) -> Kind:
 
 
 @pytest.fixture
+def dflash2(dflash2_runner: Runner) -> Kind:
+    drafts: list[dict[str, Any]] = [{"chain_len": 7}, {"tree": (7, 4, 24)}]
+    _, case = golden_case("dflash2/speculators_window")
+    return Kind("dflash2", dflash2_runner, case, drafts)
+
+
+@pytest.fixture
 def kind(fixture: str, request: pytest.FixtureRequest) -> Kind:
     """The kind of a runner; tests of artifacts are found by the names of their runners."""
     found: Kind = request.getfixturevalue(fixture.removesuffix("_runner"))
     return found
 
 
-kinds = pytest.mark.parametrize("fixture", ["assistant_runner", "dflash_runner"])
+kinds = pytest.mark.parametrize("fixture", ["assistant_runner", "dflash_runner", "dflash2_runner"])
 
 
 @kinds
 def test_rounds_are_those_of_the_reference(kind: Kind) -> None:
     count, accepted = len(kind.text) - len(kind.prompt), kind.case["expected.round_accepted"]
-    result = kind.runner.generate(kind.prompt, count, chain_len=5)
+    drafts = kind.case["expected.round_drafts"].shape[1]
+    result = kind.runner.generate(kind.prompt, count, chain_len=drafts)
     assert result.token_ids == kind.text[len(kind.prompt) :] and result.drafter == kind.name
     assert result.stats.rounds == len(accepted)
-    lengths = torch.tensor(result.stats.accepted_lengths) - accepted[:-1].bincount(minlength=6)
-    assert sorted(lengths.tolist()) == [0, 0, 0, 0, 0, 1], "the last one is cut by the text's end"
+    before = accepted[:-1].bincount(minlength=drafts + 1)
+    lengths = torch.tensor(result.stats.accepted_lengths) - before
+    assert sorted(lengths.tolist()) == [0] * drafts + [1], "the last one is cut by the text's end"
 
 
 @kinds
@@ -150,3 +159,16 @@ def test_the_manifest_describes_a_dflash_head(dflash_artifact: Path) -> None:
         "prefill", "target_verify", "dflash_context", "dflash_block", "copy_rows"
     ]  # fmt: skip
     assert manifest.decisions["head"]["block_size"] == 6
+
+
+def test_the_manifest_describes_a_dflash2_head(dflash2_artifact: Path) -> None:
+    manifest = Manifest.read(dflash2_artifact)
+    assert manifest.drafter == "dflash2"
+    assert manifest.methods == [
+        *("prefill", "target_verify", "dflash_context", "dflash2_block", "dflash2_scores"),
+        "copy_rows",
+    ]
+    head = manifest.decisions["head"]
+    assert (head["block_size"], head["selector_rank"], head["selector_top_k"]) == (8, 8, 4)
+    with pytest.raises(SettingError, match=r"'dflash': .* has no dflash_block"):
+        load_artifact(dflash2_artifact, drafter="dflash")

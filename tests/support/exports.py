@@ -32,6 +32,7 @@ OF_PAIRS = {
         *("--inputs", "text,image", "--max-batch-size", "2"),
     ),
     "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
+    "dflash2": ("dflash2_pair", "auto", *QUICK, "--max-batch-size", "2"),
 }
 """Exports of pairs that tests write: the fixture of the pair, `--target-model`, and options."""
 

@@ -5,7 +5,7 @@ are read. vLLM's speculators put the layers into `transformer_layer_config`; the
 boundaries. Every tensor must be read, and every parameter filled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,13 +27,12 @@ from eagle_aot.export.spec import checked_tap_layers
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
-from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign, check_shape
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
 from eagle_aot.targets.step import TAIL
 
 SPECULATORS, Z_LAB = "vLLM speculators", "z-lab"
-CLASS, DFLASH2_CLASS, SPECULATORS_TYPE = "DFlashDraftModel", "DFlash2DraftModel", "dflash"
+CLASS, SPECULATORS_TYPE = "DFlashDraftModel", "dflash"
 DEFAULT_BLOCK = 16
 
 REFUSED_TENSORS = {
@@ -49,6 +48,7 @@ REFUSED_KEYS = {
     "selector_rank": "a DFlash2 head",
     "conv_kernel_size": "a DFlash2 head",
     "markov_rank": "a DSpark head, whose drafts depend on each other",
+    "sample_from_anchor": "a head whose rows predict the token after their own",
     "attention_sink_bias": "a DFlash head with attention sinks",
 }
 
@@ -64,13 +64,13 @@ class DFlashFiles(HeadFiles):
 
 
 def load_dflash(
-    files: DFlashFiles, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+    make: Callable[[], DFlashDraft], files: DFlashFiles, target: TapTarget, dtype: torch.dtype
 ) -> DFlashDraft:
-    """Load a head on the host. Raises CheckpointError for damaged files and PairingError for
-    another target."""
+    """Load the head that `make` makes on the host. Raises CheckpointError for damaged files and
+    PairingError for another target."""
     with torch.device("meta"):
-        check_tensors(DFlashDraft(files.config, dtype, caches), files)
-    draft = DFlashDraft(files.config, dtype, caches)
+        check_tensors(make(), files)
+    draft = make()
     draft.check_target(target)
     shapes = parameter_shapes(draft)
     tables = target_tables(shapes, files, target, dtype)
@@ -105,9 +105,8 @@ def recognise(checkpoint: Checkpoint) -> str | None:
     if config.has("speculators_model_type"):
         return None
     classes = architectures(config)
-    for name in classes:
-        if name in (CLASS, DFLASH2_CLASS):
-            return f"architectures {name}"
+    if CLASS in classes:
+        return f"architectures {CLASS}"
     dspark = any("dspark" in name.lower() for name in classes)
     return "dflash_config in config.json" if config.has("dflash_config") and not dspark else None
 
@@ -124,9 +123,25 @@ def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) 
             f"{checkpoint.directory}: no DFlash head: neither speculators_model_type nor "
             "architectures nor a dflash_config says so"
         )
-    refuse_others(checkpoint)
+    refuse_others(checkpoint, REFUSED_TENSORS, REFUSED_KEYS)
+    if config.section("dflash_config").values.get("output_multiplier", 1.0) != 1.0:
+        raise UnsupportedError(f"{checkpoint.directory}: output_multiplier: not read")
+    return read_config(checkpoint, tap_layers, recognised_by)
+
+
+def own_options(config: ConfigSection) -> ConfigSection:
+    """Return the section with the options of DFlash itself: speculators has no own one."""
+    nested = not config.has("speculators_model_type")
+    return config.section("dflash_config") if nested else config
+
+
+def read_config(
+    checkpoint: Checkpoint, tap_layers: Sequence[int] | None, recognised_by: str
+) -> DFlashFiles:
+    """Read what heads of any form have, as `read_files` does."""
+    config = checkpoint.config
     speculators = config.has("speculators_model_type")
-    options = config if speculators else config.section("dflash_config")
+    options = own_options(config)
     layer = config.section("transformer_layer_config") if speculators else config
     if not layer.values:
         raise CheckpointError(f"{config.where}: no transformer_layer_config")
@@ -146,6 +161,7 @@ def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) 
             block_size=block_size(config, options),
             mask_token_id=mask_token_id(options),
             causal_windows=causal_windows(config, options, speculators=speculators),
+            causal=not speculators and config.flag("is_causal"),
             embedding_scale=options.number("input_embedding_scale", 1.0),
             logit_scale=config.number("logit_scale", 1.0),
             softcap=options.number(cap) if options.has(cap) else None,
@@ -155,21 +171,20 @@ def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) 
     )
 
 
-def refuse_others(checkpoint: Checkpoint) -> None:
-    """Raise UnsupportedError for related heads that compute something else."""
+def refuse_others(
+    checkpoint: Checkpoint, tensors: Mapping[str, str], keys: Mapping[str, str]
+) -> None:
+    """Raise UnsupportedError for related heads that compute something else, which parts of the
+    names of `tensors`, and `keys` of the config, tell apart."""
     config, directory = checkpoint.config, checkpoint.directory
     for tensor in checkpoint.names():
-        for part, what in REFUSED_TENSORS.items():
+        for part, what in tensors.items():
             if part in tensor:
                 raise UnsupportedError(f"{directory}: {what}: not read")
     for section in (config, config.section("dflash_config")):
-        for key, what in REFUSED_KEYS.items():
+        for key, what in keys.items():
             if section.values.get(key):
                 raise UnsupportedError(f"{directory}: {what} ({key}): not read")
-        if section.values.get("output_multiplier", 1.0) != 1.0:
-            raise UnsupportedError(f"{directory}: output_multiplier: not read")
-    if DFLASH2_CLASS in architectures(config):
-        raise UnsupportedError(f"{directory}: a DFlash2 head: not read")
     if not config.section("dflash_config").flag("use_aux_hidden_state", True):
         raise UnsupportedError(f"{directory}: a DFlash head without taps: not read")
     refuse_quantised(config)
@@ -249,7 +264,7 @@ def causal_windows(config: ConfigSection, options: ConfigSection, *, speculators
     """Return whether rows of a block see only earlier ones in sliding layers."""
     if speculators:
         return not config.flag("sliding_window_non_causal", True)
-    return options.flag("causal", not options.flag("use_swa"))
+    return config.flag("is_causal", options.flag("causal", not options.flag("use_swa")))
 
 
 def block_size(config: ConfigSection, options: ConfigSection) -> int:

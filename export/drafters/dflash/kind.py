@@ -1,7 +1,8 @@
 """DFlash as a kind of drafter: description, dummy and self-test of a head."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.export.drafters.description import DUMMY_TAPS, Facts, reading_facts
 from eagle_aot.export.drafters.dflash.checkpoint import (
     Z_LAB,
+    DFlashFiles,
     check_tensors,
     load_dflash,
     parameter_shapes,
@@ -28,7 +30,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.rope import Rope
 from eagle_aot.targets.decoder.weights import assign
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
-from eagle_aot.targets.step import MAX_ROWS, chain_step
+from eagle_aot.targets.step import MAX_ROWS, Step, chain_step
 
 __all__ = ["claims", "describe", "load", "methods", "readings", "without_checkpoint"]
 
@@ -44,31 +46,48 @@ def claims(checkpoint: Checkpoint) -> bool:
     return recognise(checkpoint) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a kind of DFlash heads is read and made: `read` gets a checkpoint and other taps, if any;
+    `dummy` returns the config of a random head for a target."""
+
+    model: type[DFlashDraft]
+    read: Callable[[Checkpoint, Sequence[int] | None], DFlashFiles]
+    dummy: Callable[[TapTarget], DFlashConfig]
+
+
 def load(
     checkpoint: Checkpoint,
     target: TapTarget,
     dtype: torch.dtype,
     caches: CacheSpec,
     tap_layers: Sequence[int] | None,
+    form: Form | None = None,
 ) -> tuple[DFlashDraft, Facts]:
-    """Load a head, as `HeadKind` says."""
-    files = read_files(checkpoint, tap_layers)
+    """Load a head, as `HeadKind` says; `form` is another kind's."""
+    form = form or DFLASH_FORM
+    files = form.read(checkpoint, tap_layers)
     taps, layout = files.config.tap_layers, {"value": files.layout, "source": files.recognised_by}
     head = sizes(files.config)
     facts = reading_facts(taps, files.tap_source, layout=layout, head=head, flags={})
-    return load_dflash(files, target, dtype, caches), facts
+    make = partial(form.model, files.config, dtype, caches)
+    return load_dflash(make, files, target, dtype), facts
 
 
 def describe(
-    checkpoint: Checkpoint, target: TargetFacts | None, tap_layers: Sequence[int] | None
+    checkpoint: Checkpoint,
+    target: TargetFacts | None,
+    tap_layers: Sequence[int] | None,
+    form: Form | None = None,
 ) -> Facts:
     """Describe a head as `HeadKind` says. Only the maps are read of its tensors."""
-    files = read_files(checkpoint, tap_layers)
+    form = form or DFLASH_FORM
+    files = form.read(checkpoint, tap_layers)
     config = files.config
     if target is not None:
         check_target_sizes(target, config.target_hidden_size, config.vocab_size, target.name)
     with torch.device("meta"):
-        check_tensors(DFlashDraft(config, torch.float32, CacheSpec(1, torch.float32)), files)
+        check_tensors(form.model(config, torch.float32, CacheSpec(1, torch.float32)), files)
     read_target_ids(files, config.vocab_size, config.draft_vocab_size)
     return {
         "directory": str(files.directory),
@@ -95,10 +114,15 @@ def sizes(config: DFlashConfig) -> Facts:
 
 
 def without_checkpoint(
-    spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+    spec: TargetSpec,
+    target: TapTarget,
+    dtype: torch.dtype,
+    caches: CacheSpec,
+    form: Form | None = None,
 ) -> tuple[DFlashDraft, Facts]:
     """Make a random head that shares the target's tables, as public heads do."""
-    draft = DFlashDraft(_dummy_config(target), dtype, caches)
+    form = form or DFLASH_FORM
+    draft = form.model(form.dummy(target), dtype, caches)
     for name, shape in parameter_shapes(draft).items():
         if name not in TABLES and len(shape) > 1:
             assign(draft, name, torch.randn(shape, dtype=dtype) * shape[-1] ** -0.5)
@@ -113,7 +137,8 @@ def without_checkpoint(
     return draft.eval(), facts
 
 
-def _dummy_config(target: TapTarget) -> DFlashConfig:
+def dummy_config(target: TapTarget) -> DFlashConfig:
+    """Return the config of a random head for a target."""
     hidden = target.hidden_size
     heads = max(min(HEADS, hidden // HEAD_DIM), 1)
     layers = PreNormConfig(
@@ -138,6 +163,9 @@ def _dummy_config(target: TapTarget) -> DFlashConfig:
         block_size=BLOCK,
         mask_token_id=target.vocab_size - 1,
     )
+
+
+DFLASH_FORM = Form(DFlashDraft, read_files, dummy_config)
 
 
 def _dummy_taps(num_layers: int) -> tuple[int, ...]:
@@ -168,9 +196,14 @@ class DFlashReading(Reading):
                 draft.store(features[:, slots], chain_step(slots))
             stored = anchor + 1
             block = torch.arange(stored, stored + rows, device=device)
-            bonus = text.tokens[:, stored : stored + 1].expand(1, rows)
-            logits.append(draft.run(bonus, chain_step(block))[0, 1 : steps + 1])
+            places = (stored + torch.arange(rows, device=device)).clamp(max=text.slots + 1)
+            logits.append(self._logits(text.tokens[:, places], chain_step(block))[1 : steps + 1])
         yield from torch.stack(logits, dim=1)
+
+    def _logits(self, tokens: Tensor, step: Step) -> Tensor:
+        """Return the logits float32 [T, Vd] of a block at `step`, whose places have the target's
+        `tokens` int64 [1, T]; the first one is the bonus token."""
+        return self.draft.run(tokens, step)[0]
 
 
 def readings(pair: Pair) -> Iterator[DFlashReading]:

@@ -8,6 +8,7 @@ the target's width, H the head's, V the target's vocabulary, Vd the head's.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.head_tensors import empty_linear
 from eagle_aot.export.drafters.target_facts import check_target_sizes
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.decoder.attention import additive
 from eagle_aot.targets.decoder.cache_views import StepView
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
@@ -24,7 +26,10 @@ from eagle_aot.targets.decoder.rope import apply_rotary
 from eagle_aot.targets.decoder.tap_decoder import Context
 from eagle_aot.targets.pre_norm.config import SLIDING, PreNormConfig
 from eagle_aot.targets.pre_norm.model import PreNormAttention, PreNormLayer
-from eagle_aot.targets.step import Step, one_row_of_rows, rows_of_sequences
+from eagle_aot.targets.step import TAIL, Step, one_row_of_rows, rows_of_sequences
+
+AHEAD = TAIL - 1
+"""How far ahead of itself a row of a block sees at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +39,8 @@ class DFlashConfig:
     `layers` describes the head's own layers, whose vocabulary is the target's. `tap_layers` are
     boundaries, ascending. A block is the bonus token and `block_size` - 1 masks, which are the
     target's token `mask_token_id`. Rows of a block see each other both ways; with `causal_windows`
-    they see only earlier ones in sliding layers. Embeddings are multiplied by `embedding_scale`,
-    logits by `logit_scale` and then capped by `softcap`, if there is one.
+    they see only earlier ones in sliding layers, with `causal` in all. Embeddings are multiplied by
+    `embedding_scale`, logits by `logit_scale` and then capped by `softcap`, if there is one.
     """
 
     layers: PreNormConfig
@@ -45,6 +50,7 @@ class DFlashConfig:
     block_size: int
     mask_token_id: int
     causal_windows: bool = True
+    causal: bool = False
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float | None = None
@@ -90,23 +96,36 @@ class DFlashLayer(PreNormLayer):
 
 
 class BlockView(StepView):
-    """A view in which each row is stored at its own position, and all see what the last row sees.
+    """A view in which each row is stored at its own position, and sees its whole block.
 
-    So the rows of a block see each other both ways, by the operator for chains and trees: the last
-    row's tail names the whole block. A sliding window is the last row's, too; earlier rows miss
-    their oldest keys.
+    The tail of a row is the row and what follows it in the block, and all before it is committed.
+    So attention gets positions and a window that are `AHEAD` larger, and a sliding window is
+    counted from the row, both ways.
     """
 
     def __init__(self, rows: Step, cache: KVCache) -> None:
         """`rows` are at most `TAIL` consecutive rows of each sequence."""
-        whole = Step(
-            rows.positions[:, -1:].expand_as(rows.positions),
+        ahead = torch.arange(TAIL, device=rows.positions.device)
+        slots = rows.positions.unsqueeze(-1) + ahead
+        seen = slots <= rows.positions[:, -1:].unsqueeze(-1)
+        if cache.window:
+            seen = seen & (ahead < cache.window)
+        is_row = rows.positions >= 0
+        shifted = Step(
+            torch.where(is_row, rows.positions + AHEAD, -1),
             rows.sequences,
-            rows.tail[:, -1:].expand_as(rows.tail),
+            torch.where(seen & is_row.unsqueeze(-1), slots, -1),
             use_splitk=rows.use_splitk,
         )
-        super().__init__(whole, cache)
+        super().__init__(shifted, cache)
+        self.window = cache.window + AHEAD if cache.window else 0
         self._rows = StepView(rows, cache)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """Additive mask of the slots before each row, float32 [B * T, 1, slots]."""
+        positions = self._rows.step.row_positions[0]
+        return additive(self._cache.committed(positions - 1, positions)).unsqueeze(1)
 
     @property
     def row_slots(self) -> Tensor:
@@ -132,12 +151,16 @@ class DFlashDraft(nn.Module):
         self.fc = empty_linear(taps_width, hidden, dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.layers = nn.ModuleList(
-            DFlashLayer(config.layers, kind, dtype, caches) for kind in config.layers.layer_types
+            self.layer(kind, dtype, caches) for kind in config.layers.layer_types
         )
         self.norm = RMSNorm(hidden, eps, dtype)
         self.lm_head = empty_linear(hidden, config.draft_vocab_size, dtype)
         self.rotary = config.layers.rope.embedding(config.layers.head_dim)
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size), persistent=False)
+
+    def layer(self, kind: str, dtype: torch.dtype, caches: CacheSpec) -> DFlashLayer:
+        """Make a layer of this kind; subclasses may make another."""
+        return DFlashLayer(self.config.layers, kind, dtype, caches)
 
     def check_target(self, target: TapTarget) -> None:
         """Raise PairingError unless the head was made for a target of this geometry."""
@@ -170,6 +193,10 @@ class DFlashDraft(nn.Module):
         The rows of `step` are consecutive and follow all stored ones. Returns logits float32
         [B, T, Vd]: row i predicts the token at its own position, row 0 predicts nothing.
         """
+        return rows_of_sequences(self._logits(self._states(tokens, step)), tokens)
+
+    def _states(self, tokens: Tensor, step: Step) -> Tensor:
+        """Run blocks, as `run` says; return the states [1, B * T, H] after the final norm."""
         contexts = self._contexts(step, block=True)
         row = torch.arange(tokens.shape[1], device=tokens.device)
         masked = torch.where(row == 0, tokens, self.config.mask_token_id)
@@ -181,7 +208,7 @@ class DFlashDraft(nn.Module):
         normed = norms[0](stream)
         for layer, norm in zip(layers, norms[1:], strict=True):
             stream, normed = layer(stream, normed, contexts[layer.kind], norm)
-        return rows_of_sequences(self._logits(normed), tokens)
+        return normed
 
     def _logits(self, normed: Tensor) -> Tensor:
         logits, config = cast(self.lm_head(normed), torch.float32), self.config
@@ -195,10 +222,11 @@ class DFlashDraft(nn.Module):
         """Return the cache view and rotary tables of `step` for each kind of layer."""
         rotary = self.rotary(step.row_positions)
         caches = {layer.kind: layer.kv_cache for layer in self._layers()}
-        causal = {SLIDING} if self.config.causal_windows else set()
+        windows, everywhere = self.config.causal_windows, self.config.causal
+        causal = {kind: everywhere or (windows and kind == SLIDING) for kind in caches}
         return {
             kind: Context(
-                BlockView(step, cache) if block and kind not in causal else StepView(step, cache),
+                BlockView(step, cache) if block and not causal[kind] else StepView(step, cache),
                 rotary,
             )
             for kind, cache in caches.items()

@@ -30,9 +30,14 @@ from eagle_aot.artifact.manifest import (
     TargetIdentity,
 )
 from eagle_aot.artifact.methods import (
+    CANDIDATES,
     COPY_ROWS,
     DFLASH,
+    DFLASH2,
+    DFLASH2_BLOCK,
+    DFLASH2_SCORES,
     DFLASH_BLOCK,
+    DFLASH_BLOCKS,
     DFLASH_CONTEXT,
     DRAFT_DECODE,
     DRAFT_PREFILL,
@@ -54,11 +59,12 @@ from eagle_aot.artifact.methods import (
 )
 
 __all__ = [
-    "ARTIFACT_FILES", "COPY_ROWS", "DFLASH", "DFLASH_BLOCK", "DFLASH_CONTEXT", "DRAFTERS",
+    "ARTIFACT_FILES", "CANDIDATES", "COPY_ROWS", "DFLASH", "DFLASH2", "DFLASH2_BLOCK",
+    "DFLASH2_SCORES", "DFLASH_BLOCK", "DFLASH_BLOCKS", "DFLASH_CONTEXT", "DRAFTERS",
     "DRAFT_DECODE", "DRAFT_IDS", "DRAFT_PREFILL", "EAGLE3", "GEMMA4_ASSISTANT", "MANIFEST",
     "MASK", "METHODS", "MTP_DECODE", "NGRAM", "PEAGLE_DECODE", "PREFILL", "PROCESSOR_FILES",
-    "PROGRAM", "P_EAGLE", "SCHEMA_VERSION", "TARGET_METHODS", "TARGET_VERIFY",
-    "TOKENIZER_FILES", "WEIGHTS", "CacheBytes", "CheckpointIdentity", "Constants", "Device",
-    "FileRecord", "ImageInputs", "Manifest", "RowRange", "Stage", "TargetIdentity",
-    "encode_image", "file_record", "file_records", "methods_of", "tokenizer_files",
+    "PROGRAM", "P_EAGLE", "SCHEMA_VERSION", "TARGET_METHODS", "TARGET_VERIFY", "TOKENIZER_FILES",
+    "WEIGHTS", "CacheBytes", "CheckpointIdentity", "Constants", "Device", "FileRecord",
+    "ImageInputs", "Manifest", "RowRange", "Stage", "TargetIdentity", "encode_image",
+    "file_record", "file_records", "methods_of", "tokenizer_files",
 ]  # fmt: skip

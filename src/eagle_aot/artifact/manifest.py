@@ -272,15 +272,20 @@ class CacheBytes(Struct, frozen=True, kw_only=True):
         )
 
 
-def dflash_block_size(manifest: Manifest) -> int:
-    """Return the rows of a DFlash head's block, including the bonus token's. Raises ArtifactError
-    if the manifest has no valid number."""
+def dflash_block_size(manifest: Manifest, method: str = DFLASH_BLOCK) -> int:
+    """Return the rows of a DFlash head's block, which `method` runs, including the bonus token's.
+    Raises ArtifactError if the manifest has no valid number."""
+    most = manifest.shapes[method].max_rows if method in manifest.shapes else 0
+    return head_size(manifest, "block_size", 2, most)
+
+
+def head_size(manifest: Manifest, name: str, least: int, most: int) -> int:
+    """Return a size of a draft head. Raises ArtifactError unless it is from `least` to `most`."""
     head = manifest.decisions.get("head")
-    rows = head.get("block_size") if isinstance(head, dict) else None
-    most = manifest.shapes[DFLASH_BLOCK].max_rows if DFLASH_BLOCK in manifest.shapes else 0
-    if type(rows) is not int or not 2 <= rows <= most:
-        raise ArtifactError(f"{MANIFEST}: damaged (block_size is {rows!r}): export again")
-    return rows
+    size = head.get(name) if isinstance(head, dict) else None
+    if type(size) is not int or not least <= size <= most:
+        raise ArtifactError(f"{MANIFEST}: damaged ({name} is {size!r}): export again")
+    return size
 
 
 PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")

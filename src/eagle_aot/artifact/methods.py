@@ -18,17 +18,24 @@ PEAGLE_DECODE = "peagle_decode"
 MASK = -1
 """The token of a row of `peagle_decode` that is not known yet."""
 DFLASH_CONTEXT, DFLASH_BLOCK = "dflash_context", "dflash_block"
+DFLASH2_BLOCK, DFLASH2_SCORES = "dflash2_block", "dflash2_scores"
+DFLASH_BLOCKS = (DFLASH_BLOCK, DFLASH2_BLOCK)
+"""The methods that run blocks of either kind."""
+CANDIDATES = 16
+"""Tokens of each place of a block that `dflash2_scores` scores."""
 
 EAGLE3 = "eagle3"
 P_EAGLE = "p-eagle"
 GEMMA4_ASSISTANT = "gemma4-assistant"
 DFLASH = "dflash"
+DFLASH2 = "dflash2"
 NGRAM = "ngram"
 DRAFTERS = {
     EAGLE3: (DRAFT_DECODE,),
     P_EAGLE: (PEAGLE_DECODE,),
     GEMMA4_ASSISTANT: (MTP_DECODE,),
     DFLASH: (DFLASH_CONTEXT, DFLASH_BLOCK),
+    DFLASH2: (DFLASH_CONTEXT, DFLASH2_BLOCK, DFLASH2_SCORES),
     NGRAM: (),
 }
 """The kinds of drafters, with the methods that each adds to the target's."""

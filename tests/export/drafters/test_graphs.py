@@ -71,6 +71,19 @@ def test_dflash_head_stores_features_and_drafts_a_block() -> None:
     assert SPLITK not in operators(context)
 
 
+def test_dflash2_head_scores_candidates_without_caches() -> None:
+    programs = traced("dflash2")
+    assert list(programs) == [
+        *("prefill", "target_verify", "dflash_context", "dflash2_block", "dflash2_scores"),
+        "copy_rows",
+    ]
+    block, scores = programs["dflash2_block"], programs["dflash2_scores"]
+    assert mutated_buffers(block) == mutated_buffers(programs["dflash_context"])
+    assert {SPLITK, SMALL_M} <= operators(block)
+    tables = {f"draft.candidate_selector.{n}_codebook.weight" for n in ("predecessor", "successor")}
+    assert used_weights(scores).keys() == tables and not tables & used_weights(block).keys()
+
+
 def test_assistant_reads_two_caches_of_its_target() -> None:
     """It reads those of the last sliding and of the last full layer."""
     programs = traced("gemma4-assistant")

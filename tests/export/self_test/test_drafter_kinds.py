@@ -5,14 +5,17 @@ from pathlib import Path
 
 import torch
 
+from eagle_aot.export.drafters.dflash.kind import DFlashReading
 from eagle_aot.export.drafters.registry import HEADS
 from eagle_aot.export.pair import Pair
+from eagle_aot.export.self_test.score import score
 from eagle_aot.export.self_test.text import target_texts
 from eagle_aot.export.self_test.verdict import Verdict, rank
 from support.checkpoint_edits import Tensors, edit_tensors
 from support.golden_cases import GOLDEN, golden_case
 from support.heads.assistants import assistant_pair
 from support.heads.dflash import CASE, copied_head, dflash_pair
+from support.heads.dflash2 import SPECULATORS, dflash2_pair
 from support.pairs import target_of
 
 CPU = torch.device("cpu")
@@ -26,6 +29,7 @@ def prompts(case: str, lengths: range) -> list[list[int]]:
 
 
 DFLASH_PROMPTS = prompts("dflash/qwen3_full", range(40, 57, 2))
+DFLASH2_PROMPTS = prompts(f"dflash2/{SPECULATORS}", range(40, 57, 2))
 ASSISTANT_PROMPTS = prompts("mtp/two_layers", range(40, 65, 3))
 
 
@@ -52,6 +56,16 @@ def test_a_dflash_head_drafts_better_than_chance() -> None:
     assert verdict.kind == "fits" and len(verdict.entries) == 1
     assert verdict.chosen and verdict.chosen.score.rounds.tau > 2
     assert verdict.message.startswith("first drafts are right ")
+
+
+def test_a_dflash2_head_is_scored_by_its_candidates() -> None:
+    """Which draft better than the logits alone."""
+    pair, _, draft = dflash2_pair(SPECULATORS)
+    texts = target_texts(pair.target, pair.draft.tap_layers, DFLASH2_PROMPTS, (), CPU)
+    verdict = judged(pair, DFLASH2_PROMPTS)
+    assert verdict.chosen is not None and verdict.chosen.score.rounds.tau > 1.5
+    by_logits = DFlashReading(target_ids=draft.target_ids, draft=draft)
+    assert score(by_logits, texts, 320).rounds.tau < verdict.chosen.score.rounds.tau
 
 
 def test_a_dflash_head_of_another_target_is_worth_nothing(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def block_after(executor: EagerExecutor, length: int) -> Tensor:
     drafter, first = LoggingDrafter(executor), torch.zeros(1, dtype=torch.int64)
     prefilled(executor, drafter, TEXT[:length])
     bonus = torch.tensor([[TEXT[length]]])
-    return drafter._block(bonus, torch.tensor([length]), first, BLOCK - 1)
+    return drafter._block(bonus, torch.tensor([length]), first, BLOCK - 1)[0]
 
 
 def test_the_head_catches_up_a_block_at_a_time(executor: EagerExecutor) -> None:
@@ -98,7 +98,7 @@ def test_the_head_catches_up_a_block_at_a_time(executor: EagerExecutor) -> None:
     path = committed(following, torch.arange(start, start + count), first)
     missed = torch.cat(seen.features, dim=1)[:, start:]
     right = drafter.catch_up(path, missed, Sampler(1, "cpu"))
-    here = drafter._block(following[:, -1:], torch.tensor([start + count]), first, BLOCK - 1)
+    here = drafter._block(following[:, -1:], torch.tensor([start + count]), first, BLOCK - 1)[0]
     assert (here - block_after(executor, start + count)).abs().max() < 1e-4
     blocks = (
         block_after(executor, length)[0].argmax(-1).tolist()

@@ -56,7 +56,7 @@ def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
         ({"dflash_config": OWN | {"attention_sink_bias": True}}, "attention sinks"),
         ({"dflash_config": OWN | {"output_multiplier": 2.0}}, "output_multiplier"),
         ({"dflash_config": OWN | {"use_aux_hidden_state": False}}, "without taps"),
-        ({"architectures": ["DFlash2DraftModel"]}, "a DFlash2 head"),
+        ({"sample_from_anchor": True}, "rows predict the token after their own"),
         ({"markov_rank": 8}, "a DSpark head"),
         ({"block_size": 17}, "blocks of 17: those of 2 to 16 rows are read"),
         ({"attention_bias": True}, "attention_bias in a DFlash head"),

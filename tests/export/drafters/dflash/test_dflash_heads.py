@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.export.drafters.dflash.model import DFlashDraft
+from eagle_aot.export.drafters.dflash.model import BlockView, DFlashDraft
 from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.step import chain_step
+from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.step import Step, chain_step, chain_tail
 from support.golden_cases import golden_case
 from support.heads.dflash import SlowHead, as_speculators, copied_head, dflash_pair
 
@@ -66,24 +67,54 @@ def test_a_reduced_vocabulary_has_the_logits_of_its_tokens(tmp_path: Path) -> No
     assert (block(draft, target) - wanted).abs().max() < TOLERANCE
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("causal", "more"), [(True, {}), (False, {}), (True, {"is_causal": True})])
 @pytest.mark.parametrize("rows", [6, 16])
-def test_sliding_layers_see_their_window(rows: int, causal: bool, tmp_path: Path) -> None:
-    """Within the block a row sees the rows before it, or all rows."""
+def test_sliding_layers_see_their_window(
+    rows: int, causal: bool, more: dict[str, bool], tmp_path: Path
+) -> None:
+    """Counted from each row. Within the block it sees the rows before it, or all rows; full layers
+    see all, unless the config says otherwise."""
     own = {"mask_token_id": 319, "target_layer_ids": [1, 3, 4], "causal": causal}
     kinds = ["sliding_attention", "full_attention"]
-    changes = {"layer_types": kinds, "sliding_window": WINDOW, "block_size": rows}
+    changes = {"layer_types": kinds, "sliding_window": WINDOW, "block_size": rows, **more}
     head = copied_head(tmp_path, dflash_config=own, **changes)
     _, target, draft = dflash_pair(head)
     slots = len(TOKENS)
     place, slot = slots + torch.arange(rows).unsqueeze(1), torch.arange(slots + rows)
-    last = place if causal else place[-1]
-    sees = (slot <= last) & (last - slot < WINDOW)
-    masks = [sees.expand(rows, -1), torch.ones(rows, slots + rows, dtype=torch.bool)]
+    ahead = 1 if causal else WINDOW
+    sees = (place - slot < WINDOW) & (slot - place < ahead)
+    everything = torch.ones(rows, slots + rows, dtype=torch.bool)
+    masks = [sees, slot <= place if more else everything]
     wanted = SlowHead(head).logits(NUMBERS["expected.taps"], int(BONUS), rows, masks)
     assert (block(draft, target, rows) - wanted).abs().max() < TOLERANCE
     if rows == 6 and not causal:  # the formulas are those of the case
-        everything = SlowHead(head).logits(
-            NUMBERS["expected.taps"], int(BONUS), rows, [masks[1], masks[1]]
-        )
-        assert (everything - NUMBERS["expected.block_logits"]).abs().max() < TOLERANCE
+        whole = SlowHead(head).logits(NUMBERS["expected.taps"], int(BONUS), rows, [everything] * 2)
+        assert (whole - NUMBERS["expected.block_logits"]).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("window", [0, WINDOW, 5])
+@pytest.mark.parametrize("use_splitk", [False, True])
+def test_a_row_of_a_block_attends_to_its_window_and_its_block(
+    use_splitk: bool, window: int
+) -> None:
+    """In a sequence of two, where the caches hold later keys of an earlier text, and beside a row
+    of padding."""
+    torch.manual_seed(0)
+    heads, kv_heads, dim, before, rows = 4, 2, 16, 150, 6
+    args = (dim, torch.bfloat16, 2)
+    cache: KVCache = RingKVCache(kv_heads, window, *args) if window else FlatKVCache(2, 256, *args)
+    for buffer in (cache.k, cache.v):
+        buffer.normal_()
+    places = torch.arange(before, before + rows)
+    positions = torch.stack((places, torch.full_like(places, -1)))
+    step = Step(positions, torch.tensor([1, 0]), chain_tail(positions), use_splitk=use_splitk)
+    q = torch.randn(1, 2 * rows, heads, dim, dtype=torch.bfloat16)
+    attended = BlockView(step, cache).attend(cache, q, 0.25)[0, :rows]
+    for row, place in enumerate(places.tolist()):
+        seen = torch.arange(before + rows)
+        if window:
+            seen = seen[(place - seen < window) & (seen - place < window)]
+        slots = cache.slots + cache.physical(seen)
+        k, v = (x[:, slots].double().repeat_interleave(2, dim=0) for x in (cache.k, cache.v))
+        scores = (q[0, row].double().unsqueeze(1) @ k.mT * 0.25).softmax(-1)
+        assert torch.allclose(attended[row].double(), (scores @ v).squeeze(1), atol=2e-2)
