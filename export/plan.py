@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import torch
@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 from eagle_aot.artifact import EAGLE3, NGRAM
 from eagle_aot.common.errors import EagleError, ExportError, HubError
 from eagle_aot.common.hub import Repository
-from eagle_aot.common.memory import free_bytes
+from eagle_aot.common.memory import free_bytes, in_binary
 from eagle_aot.common.text import gigabytes
 from eagle_aot.export.disk import DiskNeeds, check_disks, disk_needs
 from eagle_aot.export.drafters.registry import name_of_kind
@@ -41,6 +41,11 @@ the weights that it writes."""
 JOB = 900_000_000
 """Bytes on the host of a process that compiles a method for CUDA."""
 GPU_PER_WEIGHTS = 1.07
+SMALLER = {
+    XNNPACK: (("cpu_weights", "int8"), ("cpu_weights", "int4")),
+    CUDA: (("quantize", "int4-g32"),),
+}
+"""Settings with which weights are smaller, by backend."""
 STEP = 256
 """Suggestions of --max-seq-len are multiples of it."""
 
@@ -232,7 +237,14 @@ def check_machine(plan: ExportPlan, spec: ExportSpec) -> None:
 
     Only what is certain ends an export: estimates of peaks do not.
     """
-    check_disks(spec.output_dir or Path(f"{plan.target}-{plan.backend}"), plan.disk)
+    try:
+        check_disks(spec.output_dir or Path(f"{plan.target}-{plan.backend}"), plan.disk)
+    except ExportError as error:
+        if plan.backend == CUDA and spec.jobs > 1:
+            alone = plan_export(replace(spec, jobs=1, check_only=True))
+            assert alone is not None
+            raise ExportError(f"{error}; --jobs 1 takes {in_binary(alone.disk_bytes)}") from error
+        raise
     for device, copies in (("cpu", 1 if plan.backend == CUDA else 2), ("cuda", 1)):
         if device == CUDA != plan.backend:
             continue
@@ -246,12 +258,13 @@ def check_machine(plan: ExportPlan, spec: ExportSpec) -> None:
 
 
 def _smaller(spec: ExportSpec, plan: ExportPlan, free: int) -> str:
-    """Return the setting of `--cpu-weights` with which the weights would fit, or what to do."""
-    formats: tuple[Literal["int8", "int4"], ...] = ("int8", "int4")
-    for cpu_weights in formats if plan.backend == XNNPACK else ():
-        smaller = plan_export(replace(spec, backend=XNNPACK, cpu_weights=cpu_weights))
-        if smaller is not None and 2 * smaller.weight_bytes <= free:
-            return f"--cpu-weights {cpu_weights} would fit"
+    """Return the setting with which the weights would fit, or what to do."""
+    copies = 1 if plan.backend == CUDA else 2
+    for option, value in SMALLER[plan.backend]:
+        changed: dict[str, Any] = {"backend": plan.backend, option: value}
+        smaller = plan_export(replace(spec, check_only=True, **changed))
+        if smaller is not None and copies * smaller.weight_bytes <= free:
+            return f"--{option.replace('_', '-')} {value} would fit"
     return "no setting would fit: name a smaller target, or use a larger machine"
 
 

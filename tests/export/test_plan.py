@@ -1,8 +1,10 @@
 """The plan of an export against recorded exports, and what stops one before a download."""
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,14 +92,27 @@ def test_export_stops_before_a_download(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert done.exit_code == 1 and last.startswith("Error: qwen3-0.6b: weights take ")
 
 
+@pytest.mark.parametrize(("free", "line"), [
+    (10**9, "1.00 GB are free: --quantize int4-g32 would fit"), (10**8, "free: no setting would"),
+])  # fmt: skip
 def test_too_little_memory_of_a_gpu_stops_an_export(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    free: int, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = planned(target_model="qwen3-0.6b", backend="cuda", check_only=True)
-    monkeypatch.setattr(plan, "free_bytes", lambda device: 10**9 if device.type == "cuda" else None)
+    monkeypatch.setattr(plan, "free_bytes", lambda device: free if device.type == "cuda" else None)
     spec = ExportSpec(target_model="qwen3-0.6b", output_dir=tmp_path / "new")
-    with pytest.raises(ExportError, match=r"on the GPU, and .* are free: no setting"):
+    with pytest.raises(ExportError, match=rf"on the GPU, and .*{line}"):
         check_machine(made, spec)
+
+
+def test_one_process_is_suggested_where_several_need_too_much_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {**TINY, "backend": "cuda", "check_only": True, "jobs": 4}
+    made = planned(**options)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(ExportError, match=r"another --output-dir; --jobs 1 takes 12\.. MiB$"):
+        check_machine(made, ExportSpec(**options, output_dir=tmp_path / "new"))
 
 
 def test_the_longest_context_that_fits_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
