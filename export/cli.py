@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest
 from eagle_aot.common.command import given_options
@@ -15,7 +14,7 @@ from eagle_aot.common.errors import HubError
 from eagle_aot.common.process import ended_by_sigterm
 from eagle_aot.common.spec import spec_command
 from eagle_aot.common.text import gigabytes
-from eagle_aot.export.spec import AUTO, CUDA, FLOAT32, ExportSpec
+from eagle_aot.export.spec import ExportSpec
 
 if TYPE_CHECKING:
     from eagle_aot.export.plan import ExportPlan
@@ -56,8 +55,7 @@ def check(spec: ExportSpec) -> None:
     from eagle_aot.export import pipeline, resolve
     from eagle_aot.export.plan import download_bytes, plan_export
 
-    planned = spec if spec.backend != AUTO or spec.cpu_weights != FLOAT32 else None
-    plan = plan_export(planned or replace(spec, backend=CUDA))
+    plan = plan_export(spec)
     size = download_bytes(spec) if plan is not None and not spec.is_dummy else None
     report_plan(plan, size, spec.as_json)
     resolved = resolve(spec)

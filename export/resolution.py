@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import recorded
 from eagle_aot.export.lengths import check_image_tokens
@@ -27,8 +27,10 @@ from eagle_aot.export.spec import (
     Backend,
     ExportSpec,
 )
-from eagle_aot.targets import get_target
+from eagle_aot.targets import TARGETS, get_target
+from eagle_aot.targets.checkpoint import read_config
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.registry import has_experts
 
 DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
 
@@ -85,15 +87,19 @@ def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExpor
     """Choose what a spec leaves open, and check it, before anything is loaded.
 
     An export chooses a backend that can compile on this machine. With `check_only` the backend is
-    CUDA unless `spec` names one, on any machine. Raises EagleError.
+    CUDA unless `spec` names one, on any machine. A target with experts is for XNNPACK. Raises
+    EagleError.
     """
     progress = progress or Progress()
-    backend = _backend(spec)
-    attention = choose_attention(spec.attention, backend)
-    spec = replace(spec, backend=backend, attention=attention)
-    checkpoints = resolve_checkpoints(spec, progress)
+    check_experts(spec)  # before a download where the name says it, and after one
+    checkpoints = resolve_checkpoints(_with_backend(spec, _backend(spec)), progress)
+    if check_experts(replace(checkpoints.spec, backend=spec.backend)):
+        located = replace(checkpoints.spec, attention=spec.attention)
+        checkpoints = ResolvedCheckpoints(_with_backend(located, "xnnpack"))
     image_tokens = _image_tokens(checkpoints)
-    max_prefill = spec.max_prefill or max(DEFAULT_MAX_PREFILL[backend], *image_tokens or (0,))
+    max_prefill = spec.max_prefill or max(
+        DEFAULT_MAX_PREFILL[checkpoints.spec.backend], *image_tokens or (0,)
+    )
     return ResolvedExport(
         checkpoints=checkpoints,
         image_tokens=image_tokens,
@@ -109,6 +115,34 @@ def _backend(spec: ExportSpec) -> Backend:
     if spec.check_only:
         return "cuda" if spec.backend == AUTO else spec.backend
     return choose_backend(spec.backend)
+
+
+def _with_backend(spec: ExportSpec, backend: Backend) -> ExportSpec:
+    attention = choose_attention(spec.attention, backend)
+    return replace(spec, backend=backend, attention=attention)
+
+
+def check_experts(spec: ExportSpec) -> bool:
+    """Return whether the target is known to have experts.
+
+    Raises UnsupportedError for options that no target with experts takes.
+    """
+    line = TARGETS.get(str(spec.target_model))
+    if spec.target_dir is not None:
+        experts = has_experts(read_config(spec.target_dir))
+    else:
+        experts = line is not None and line.has_experts
+    if experts and spec.backend == CUDA:
+        raise UnsupportedError(
+            f"--backend cuda: {spec.target_model} has experts, and no kernel there multiplies by "
+            "weights that are chosen per token: use --backend xnnpack"
+        )
+    if experts and spec.cpu_weights != FLOAT32:
+        raise UnsupportedError(
+            f"--cpu-weights {spec.cpu_weights}: {spec.target_model} has experts, which are "
+            "multiplied in float32: leave it out"
+        )
+    return experts
 
 
 def _image_tokens(checkpoints: ResolvedCheckpoints) -> tuple[int, ...] | None:

@@ -50,6 +50,14 @@ PUBLIC_PAIRS = {
         {GEMMA4_ASSISTANT: "google/gemma-4-12B-it-assistant"},
         is_int4=True,
     ),
+    "gemma4-26b-a4b": PublicPair(
+        "google/gemma-4-26B-A4B-it",
+        {
+            EAGLE3: "RedHatAI/gemma-4-26B-A4B-it-speculator.eagle3",
+            GEMMA4_ASSISTANT: "google/gemma-4-26B-A4B-it-assistant",
+        },
+    ),
+    "qwen3-30b-a3b": PublicPair("Qwen/Qwen3-30B-A3B", {EAGLE3: "AngelSlim/Qwen3-a3B_eagle3"}),
     "qwen3-1.7b": PublicPair("Qwen/Qwen3-1.7B", {EAGLE3: "AngelSlim/Qwen3-1.7B_eagle3"}),
     "qwen3-4b": PublicPair(
         "Qwen/Qwen3-4B-AWQ",

@@ -21,13 +21,13 @@ HEAD_DIM = 128  # of Qwen3, if config.json has none; it need not be hidden size 
 MAX_WINDOW_LAYERS = 28  # if config.json has none
 
 
-def read_qwen3(config: ConfigSection, max_seq_len: int) -> PreNormConfig:
+def read_qwen3(config: ConfigSection, max_seq_len: int, model_type: str = "qwen3") -> PreNormConfig:
     """Read a config.json. Raises CheckpointError and UnsupportedError."""
     kinds = layer_types(config)
     return read_pre_norm(
         config,
         max_seq_len,
-        model_type="qwen3",
+        model_type=model_type,
         qk_norm=True,
         biased=ATTENTION if config.flag("attention_bias") else (),
         head_dim=HEAD_DIM,

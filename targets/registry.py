@@ -23,6 +23,7 @@ from eagle_aot.targets.llama import LLAMA, MISTRAL
 from eagle_aot.targets.phi3 import PHI3
 from eagle_aot.targets.protocol import TapTarget
 from eagle_aot.targets.qwen import QWEN2, QWEN3
+from eagle_aot.targets.qwen3_moe import QWEN3_MOE
 
 AUTO = "auto"
 """The target model name that selects a family by config.json."""
@@ -49,6 +50,7 @@ class TargetSpec:
     checkpoint: str | None = None
     heads: Mapping[str, str] = field(default_factory=dict)
     is_int4: bool = False
+    has_experts: bool = False
     default_max_seq_len: int = 4096
 
 
@@ -79,10 +81,8 @@ def get_target(name: str) -> TargetSpec:
     """Return the supported target called `name`.
 
     A `model_type` stands for every checkpoint of that type, and "auto" for every supported one.
-    Raises SettingError, which lists the known names, and UnsupportedError for a refused target.
+    Raises SettingError, which lists the known names.
     """
-    if name in REFUSED:
-        raise UnsupportedError(f"{name} is not supported: {REFUSED[name]}")
     if name == AUTO or name in LOADERS:
         load = LOADERS.get(name, _load_any)
         return TargetSpec(name=name, summary="by config.json", load=load, dummy=None)
@@ -95,8 +95,8 @@ def get_target(name: str) -> TargetSpec:
 
 
 def is_registered(name: str) -> bool:
-    """Whether `get_target` knows the name, also as one that is refused."""
-    return name in TARGETS or name in REFUSED or name in LOADERS or name == AUTO
+    """Whether `get_target` knows the name."""
+    return name in TARGETS or name in LOADERS or name == AUTO
 
 
 def name_of_repository(repository: str) -> str:
@@ -139,6 +139,12 @@ def target_of(directory: Path, group_size: int | None = None) -> TargetSpec:
         return _dummy(family, geometry, dtype, caches, num_layers, formats)
 
     return TargetSpec(name=name, summary="by config.json", load=family.load, dummy=dummy)
+
+
+def has_experts(config: ConfigSection) -> bool:
+    """Whether the layers of a target with this config have experts."""
+    text = config.section("text_config") if config.has("text_config") else config
+    return text.flag("enable_moe_block") or text.text("model_type", "") in QWEN3_MOE.model_types
 
 
 def _load_any(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
@@ -185,6 +191,7 @@ def _target_spec(family: Family, published: Published) -> TargetSpec:
         checkpoint=published.checkpoint,
         heads=pair.heads,
         is_int4=pair.is_int4,
+        has_experts=getattr(published.config, "experts", None) is not None,
     )
 
 
@@ -193,20 +200,13 @@ OTHER_MATH = {
     "exaone4": "its norms follow the branches, and full layers have no rotary embedding",
     "exaone": "its tensors have names of their own",
     "qwen2_moe": "its layers have experts",
-    "qwen3_moe": "its layers have experts",
     "mixtral": "its layers have experts",
     "llama4": "its layers have experts",
     "gpt_oss": "its layers have experts",
 }
 """Model types close to the supported ones, and why they are not supported."""
 
-REFUSED = {
-    "gemma4-26b-a4b": "each token of each layer uses its own 8 of 128 experts, and there is no "
-    "kernel for INT4 weights that are chosen per token; gemma4-12b and gemma4-31b are dense"
-}
-"""Targets that users may expect, and why they are not supported."""
-
-FAMILIES = GEMMA4, QWEN3, QWEN2, LLAMA, MISTRAL, PHI3
+FAMILIES = GEMMA4, QWEN3, QWEN3_MOE, QWEN2, LLAMA, MISTRAL, PHI3
 FAMILY_OF = {name: family for family in FAMILIES for name in family.model_types}
 LOADERS: dict[str, Loader] = {name: family.load for name, family in FAMILY_OF.items()}
 """The loader of each `model_type` of a config.json."""

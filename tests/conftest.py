@@ -32,7 +32,7 @@ ARTIFACT = "_artifact"
 
 
 RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner",
-           "assistant_runner", "dflash_runner", "dflash2_runner"]  # fmt: skip
+           "assistant_runner", "dflash_runner", "dflash2_runner", "experts_runner"]  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,6 +85,7 @@ random_pair = written_pair("random_pair")
 qwen3_pair = written_pair("random_pair", family="qwen3")
 assistant_pair = written_pair("heads.assistants")
 image_pair = written_pair("image_pair")
+experts_pair = written_pair("experts_pair", case="moe/qwen3_moe")
 dflash_pair = written_pair("heads.dflash")
 dflash2_pair = written_pair("heads.dflash2")
 
@@ -169,6 +170,9 @@ dflash_artifact = exported("dflash")
 dflash2_artifact = exported("dflash2")
 """The same with a DFlash2 head."""
 
+experts_artifact = exported("experts")
+"""Three layers of a Qwen3 with experts, a random head, and caches for four sequences."""
+
 
 @pytest.fixture(scope="session")
 def cuda_artifact(exports: Exports) -> Path:
@@ -192,6 +196,7 @@ assistant_runner = session(lambda assistant_artifact: load_artifact(assistant_ar
 image_runner = session(lambda image_artifact: load_artifact(image_artifact))
 dflash_runner = session(lambda dflash_artifact: load_artifact(dflash_artifact))
 dflash2_runner = session(lambda dflash2_artifact: load_artifact(dflash2_artifact))
+experts_runner = session(lambda experts_artifact: load_artifact(experts_artifact))
 batch_runner = session(lambda batch_artifact: load_artifact(batch_artifact))
 
 

@@ -5,12 +5,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 
 def calls(program: ExportedProgram) -> Iterator[Node]:
-    """Return the nodes that compute something."""
+    """Return the nodes that compute something; a loop is one of them."""
     return (node for node in program.graph.nodes if node.op == "call_function")
+
+
+def every_call(program: ExportedProgram) -> Iterator[Node]:
+    """Return the nodes that compute something, also in the bodies of loops."""
+    bodies = [m for m in program.graph_module.children() if isinstance(m, GraphModule)]
+    for graph in (program.graph, *(body.graph for body in bodies)):
+        yield from (node for node in graph.nodes if node.op == "call_function")
 
 
 def tensors(node: Node) -> list[Tensor]:

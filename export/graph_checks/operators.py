@@ -15,7 +15,13 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.nodes import argument_tensor, calls, operator_name, tensors
+from eagle_aot.export.graph_checks.nodes import (
+    argument_tensor,
+    calls,
+    every_call,
+    operator_name,
+    tensors,
+)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -81,6 +87,13 @@ ROUNDING = frozenset(
 """Quantise and dequantise inputs and weights of linears, which XNNPACK fuses into one kernel. No
 method for CUDA holds them, as `--cpu-weights` is refused there."""
 
+LOOP = torch.ops.higher_order.map_impl
+"""A loop over rows, in which each reads the weights of its experts."""
+
+ROUTING = _names("topk")
+"""Operators of routers, which are allowed beside such loops. No method for CUDA holds either, as
+targets with experts are refused there."""
+
 OWN_NAMESPACE = "eagle_aot::"
 """The project's own operators, which are Triton kernels."""
 
@@ -99,9 +112,10 @@ GUARDS = frozenset(
 
 def check_operators(name: str, program: ExportedProgram) -> None:
     """Raise ExportError unless all operators are allowed, in a form that needs no torch kernel."""
-    for node in calls(program):
+    routes = any(node.target is LOOP for node in calls(program))
+    for node in every_call(program):
         location = f"{name}: operator {node.target} at {node.name}"
-        if not _is_allowed(node):
+        if not (_is_allowed(node) or (routes and _is_routing(node))):
             raise ExportError(
                 f"{location} is not known to lower to a kernel of the program's own; "
                 "one that does belongs in export/graph_checks/operators.py"
@@ -115,7 +129,7 @@ def check_matmuls(name: str, program: ExportedProgram) -> None:
 
     Those are tuned Triton GEMMs. Others (integers, float64, mixed dtypes) have no kernel.
     """
-    for node in calls(program):
+    for node in every_call(program):
         kind = operator_name(node)
         if kind not in FACTORS:
             continue
@@ -139,6 +153,10 @@ def _is_allowed(node: Node) -> bool:
     return node.target is operator.getitem or isinstance(node.meta.get("val"), lengths)
 
 
+def _is_routing(node: Node) -> bool:
+    return node.target is LOOP or operator_name(node) in ROUTING
+
+
 def _fallback(node: Node) -> str | None:
     """Return why this call of an allowed operator would still need a kernel of torch, if so."""
     name = operator_name(node)
@@ -157,7 +175,7 @@ def _fallback(node: Node) -> str | None:
 
 def check_data_dependence(name: str, program: ExportedProgram) -> None:
     """Raise ExportError where the host reads a value, asserts one, or a shape depends on one."""
-    for node in calls(program):
+    for node in every_call(program):
         if operator_name(node) in GUARDS:
             raise ExportError(f"{name}: data-dependent guard {node.target} at {node.name}")
         if symbols := free_unbacked_symbols(node.meta.get("val")):

@@ -24,7 +24,8 @@ def check_weight_sized(name: str, program: ExportedProgram) -> None:
 
     Results that depend on the number of rows are activations, such as logits and scores. Views and
     buffers written in place are no new results. `arange` is computed where it is used, and so is a
-    weight in fewer bits, which XNNPACK's linears read as it is.
+    weight in fewer bits, which XNNPACK's linears read as it is. In a loop over rows each row reads
+    the weights of its experts, which is no more than it needs.
     """
     shapes = _weight_shapes(program)
     for node in calls(program):

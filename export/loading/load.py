@@ -21,6 +21,7 @@ from eagle_aot.export.prepare.quantized_modules import DynamicLinear
 from eagle_aot.export.spec import AUTO, CUDA
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import Checkpoint, read_config
+from eagle_aot.targets.decoder.experts import ExpertLinears, Int4ExpertLinears
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.images import ImageSupport, dummy_images, load_images
 from eagle_aot.targets.int4 import Int4Linear
@@ -30,6 +31,7 @@ DUMMY_SEED = 0  # the same command gives the same weights
 DENSE, INT8_ROWS = "dense", "int8-rows"
 
 Formats = dict[str, dict[str, int]]
+LinearKind = nn.Linear | Int4Linear | DynamicLinear | ExpertLinears | Int4ExpertLinears
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +134,23 @@ def _load_draft(
 
 
 def linear_formats(pair: Pair) -> Formats:
-    """Return how many linears of each name have which format.
+    """Return how many linears of each name have which format; those of all experts of a layer are
+    one.
 
     Layer numbers in names are `*`; formats are dense, int4-g32, int8-g32 and the like, and those of
     `--cpu-weights`: int8-rows, int4-g32-symmetric.
     """
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, module in pair.named_modules(remove_duplicate=False):
-        if isinstance(module, nn.Linear | Int4Linear | DynamicLinear):
+        if isinstance(module, LinearKind):
             whole = name.removesuffix(".linear")  # the part of a linear with a separate bias
             counts[re.sub(r"\.\d+(?=\.|$)", ".*", whole)][format_of(module)] += 1
     return {name: dict(formats) for name, formats in counts.items()}
 
 
-def format_of(linear: nn.Linear | Int4Linear | DynamicLinear) -> str:
+def format_of(linear: LinearKind) -> str:
     """Return the name of the format of a linear's weight."""
-    if isinstance(linear, nn.Linear):
+    if isinstance(linear, nn.Linear | ExpertLinears):
         return DENSE
     if isinstance(linear, DynamicLinear):
         return INT8_ROWS if linear.bits == 8 else f"int4-g{linear.group_size}-symmetric"

@@ -17,6 +17,7 @@ from executorch.exir.passes.remove_noop_pass import RemoveNoopPass, RemoveToCopy
 from executorch.exir.passes.replace_sym_size_op_pass import ReplaceSymSizeOpPass
 from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
 from executorch.exir.passes.sym_to_tensor_pass import SymToTensorPass
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
@@ -113,3 +114,12 @@ def joined_passes(passes: Callable[[EdgeCompileConfig], tuple[list[Any], list[An
         return [each() for each in passes_before], passes(config)[1]
 
     return few_passes
+
+
+def first_of_each(_: object) -> Callable[[list[Tensor]], list[list[Tensor]]]:
+    """Take the first element of each tensor [N, ...] alone: passes read no other one."""
+
+    def first(stacked: list[Tensor]) -> list[list[Tensor]]:
+        return [[tensor.select(0, 0) for tensor in stacked]]
+
+    return first

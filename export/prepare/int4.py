@@ -7,6 +7,7 @@ from torch import nn
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.prepare.modules import Model, clone_modules, consume, replace_module
+from eagle_aot.targets.decoder.experts import Int4ExpertLinears
 from eagle_aot.targets.decoder.layer import ResidualLayer, SharedInput
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.linear import PackedModule
@@ -23,7 +24,7 @@ def dequantize_int4(model: Model) -> Model:
     dense = clone_modules(model)
     for name, module in list(dense.named_modules()):
         assert not isinstance(module, PackedModule), f"{name} is packed for a GPU"
-        if isinstance(module, Int4Linear):
+        if isinstance(module, Int4Linear | Int4ExpertLinears):
             replace_module(dense, module, module.dense())
     return dense
 

@@ -3,18 +3,25 @@
 Modules have the names that checkpoints give them, so a `prefix` is the whole mapping.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.common.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.experts import (
+    ExpertLinears,
+    Int4ExpertLinears,
+    RouterLinear,
+    random_experts,
+    stack_experts,
+)
 from eagle_aot.targets.decoder.layer import fold_column_orders
 from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
 from eagle_aot.targets.int4.formats import format_of
-from eagle_aot.targets.int4.quantise import quantise
+from eagle_aot.targets.int4.quantise import quantise as quantise_int4
 from eagle_aot.targets.int4.weight import Int4Format, random_int4
 
 CHECKED_ELEMENTS = 2**24
@@ -42,6 +49,10 @@ HALF_BYTES = 2
 LM_HEAD, TABLE = "lm_head.weight", "embed_tokens.weight"
 LAYERS = "layers."
 """Prefix of the names of decoder layers; only their linears are quantised on load."""
+EXPERT_PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+"""The linears of each expert whose rows follow one another in a stack."""
+READ_BEFORE = (Int4Linear, ExpertLinears, Int4ExpertLinears)
+"""Modules that have their tensors before those of others are read."""
 
 LinearFormats = Callable[[str], Int4Format | None]
 """Returns the format of the linear that a decoder calls by this name; None if it is dense."""
@@ -70,9 +81,13 @@ def load_weights(
     CheckpointError for any other tensor that is left over, for a missing tensor and for a wrong
     shape; UnsupportedError for a quantisation that is not read.
     """
-    used = _fill_int4(model, checkpoint, prefix, dtype)
+    reader = _Int4Reader(checkpoint, dtype)
+    _fill_int4(model, reader, prefix)
+    _fill_experts(model, reader, prefix)
+    _check_mean(checkpoint, reader.steps)
+    used = reader.used
     for name, current in model.state_dict().items():
-        if isinstance(model.get_submodule(name.rpartition(".")[0]), Int4Linear):
+        if isinstance(model.get_submodule(name.rpartition(".")[0]), READ_BEFORE):
             continue
         tensor_name = checkpoint_name(name, prefix)
         used.add(tensor_name)
@@ -100,17 +115,16 @@ def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
     memory. The sizes of caches follow from those that are checked here.
     """
     layout = format_of(checkpoint)
-    for name, expected in model.state_dict().items():
-        tensor_name = checkpoint_name(name, prefix)
+    for tensor_name, expected in _stored_shapes(model, prefix):
         module = tensor_name.removesuffix(WEIGHT)
         if tensor_name in checkpoint:
-            check_shape(checkpoint, tensor_name, checkpoint.shape(tensor_name), expected.shape)
+            check_shape(checkpoint, tensor_name, checkpoint.shape(tensor_name), expected)
         elif layout is not None and layout.holds(checkpoint, module):
             if layout.elements(checkpoint, module) != expected.numel():
                 words = checkpoint.shape(f"{module}.{layout.suffixes[0]}")
                 raise CheckpointError(
                     f"{checkpoint.directory}: {module} is stored as {list(words)} words, "
-                    f"config.json says {list(expected.shape)}"
+                    f"config.json says {list(expected)}"
                 )
         else:
             why = ": a base model saved without its head" if tensor_name == LM_HEAD else ""
@@ -148,10 +162,13 @@ def fill_dummy(model: nn.Module, formats: LinearFormats, dtype: torch.dtype) -> 
     Under a fake-tensor mode nothing is allocated.
     """
     for name, module in list(model.named_modules()):
+        if isinstance(module, ExpertLinears):
+            first = next(_names_of_experts(name, module, ""))[0]
+            replace_linear(model, name, random_experts(module.sizes, formats(first), dtype))
         if not isinstance(module, nn.Linear | nn.Embedding):
             continue
         linear = module if isinstance(module, nn.Linear) else None
-        int4 = None if linear is None else formats(name)
+        int4 = formats(name) if linear is not None and _is_quantisable(linear) else None
         if linear is not None and int4 is not None:
             shape = linear.out_features, linear.in_features
             weight = random_int4(*shape, int4.group_size, dtype, int4.digits)
@@ -168,6 +185,11 @@ def int4_layers(name: str) -> Int4Format | None:
     """Return INT4 for the linears of all layers; output tables are dense, as in released INT4
     checkpoints."""
     return Int4Format(GROUP_SIZE) if name.startswith(LAYERS) else None
+
+
+def _is_quantisable(linear: nn.Linear) -> bool:
+    """Whether a linear may be quantised: a router may not."""
+    return not isinstance(linear, RouterLinear)
 
 
 def checkpoint_name(name: str, prefix: str) -> str:
@@ -222,33 +244,93 @@ def replace_linear(model: nn.Module, name: str, linear: nn.Module) -> None:
     setattr(model.get_submodule(owner_name), leaf, linear)
 
 
-def _fill_int4(
-    model: nn.Module, checkpoint: Checkpoint, prefix: str, dtype: torch.dtype
-) -> set[str]:
-    """Make linears INT4 that are stored so or to be quantised; return their tensors' names."""
-    used: set[str] = set()
-    layout, steps = format_of(checkpoint), []
+def _stored_shapes(model: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Size]]:
+    """Yield name and shape of each tensor that a dense checkpoint stores, those of experts one by
+    one."""
+    for name, tensor in model.state_dict().items():
+        owner = name.rpartition(".")[0]
+        module = model.get_submodule(owner)
+        if not isinstance(module, ExpertLinears):
+            yield checkpoint_name(name, prefix), tensor.shape
+            continue
+        for linears in _names_of_experts(owner, module, prefix):
+            shape = torch.Size((tensor.shape[1] // len(linears), tensor.shape[2]))
+            yield from ((f"{linear}{WEIGHT}", shape) for linear in linears)
+
+
+def _names_of_experts(name: str, stack: ExpertLinears, prefix: str) -> Iterator[list[str]]:
+    """Yield the linears in a checkpoint that each expert of the stack called `name` has."""
+    owner, _, leaf = name.rpartition(".")
+    for expert in range(stack.sizes[0]):
+        yield [checkpoint_name(f"{owner}.{expert}.{part}", prefix) for part in EXPERT_PARTS[leaf]]
+
+
+class _Int4Reader:
+    """Reads linears that are stored as INT4 or to be quantised, and notes their tensors' names."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+        self.checkpoint, self.dtype = checkpoint, dtype
+        self.used: set[str] = set()
+        self.steps: list[float] = []
+        """What `_check_mean` takes."""
+        self._layout = format_of(checkpoint)
+
+    def read(self, linear: str, shape: torch.Size, *, quantise: bool) -> Int4Weight | None:
+        """Return the weight of the linear called `linear`, whose shape must be [N, K].
+
+        None if it is stored dense, unless all dense ones are to be quantised and this one, too.
+        """
+        name = f"{linear}{WEIGHT}"
+        if self._layout is not None and self._layout.holds(self.checkpoint, linear):
+            weight: Int4Weight | None = (packed := self._layout.read(self.checkpoint, linear))
+            self.used |= {f"{linear}.{suffix}" for suffix in self._layout.suffixes}
+            self.steps += [packed.mean_steps()] if packed.digits == 1 else []
+        else:
+            weight = self.checkpoint.int4(name)
+            self.used.add(name)
+        if weight is None and quantise and self.checkpoint.quantise is not None:
+            dense = read_tensor(self.checkpoint, name, shape, torch.float32)
+            weight = quantise_int4(dense, self.checkpoint.quantise, self.dtype, name)
+        if weight is not None:
+            columns = weight.shape[1] // weight.digits
+            check_shape(self.checkpoint, linear, (weight.shape[0], columns), shape)
+        return weight
+
+    def weight(self, linear: str, shape: torch.Size) -> Int4Weight | Tensor:
+        """Return the weight of an expert's linear: INT4, or dense [N, K]."""
+        weight = self.read(linear, shape, quantise=True)
+        if weight is not None:
+            return weight
+        return read_tensor(self.checkpoint, f"{linear}{WEIGHT}", shape, self.dtype)
+
+
+def _fill_int4(model: nn.Module, reader: _Int4Reader, prefix: str) -> None:
+    """Make linears INT4 that are stored so or to be quantised; those of routers are dense."""
     for name, module in list(model.named_modules()):
         if not isinstance(module, nn.Linear):
             continue
         linear = checkpoint_name(name, prefix)
-        if layout is not None and layout.holds(checkpoint, linear):
-            packed = layout.read(checkpoint, linear)
-            used |= {f"{linear}.{suffix}" for suffix in layout.suffixes}
-            steps += [packed.mean_steps()] if packed.digits == 1 else []
-            weight: Int4Weight | None = packed
-        else:
-            weight = checkpoint.int4(f"{linear}.weight")
-            used.add(f"{linear}.weight")
-        if weight is None and name.startswith(LAYERS):
-            weight = _quantise_on_load(checkpoint, f"{linear}.weight", module, dtype)
+        quantise = name.startswith(LAYERS) and _is_quantisable(module)
+        weight = reader.read(linear, module.weight.shape, quantise=quantise)
+        if weight is not None and isinstance(module, RouterLinear):
+            raise UnsupportedError(
+                f"{reader.checkpoint.directory}: {linear} is quantized: routers are read dense"
+            )
         if weight is not None:
-            columns = weight.shape[1] // weight.digits
-            expected = module.out_features, module.in_features
-            check_shape(checkpoint, linear, (weight.shape[0], columns), expected)
-            replace_linear(model, name, _int4_linear(weight, module, dtype))
-    _check_mean(checkpoint, steps)
-    return used
+            replace_linear(model, name, _int4_linear(weight, module, reader.dtype))
+
+
+def _fill_experts(model: nn.Module, reader: _Int4Reader, prefix: str) -> None:
+    """Fill the stacks of experts, one after another."""
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, ExpertLinears):
+            continue
+        _, rows, columns = module.sizes
+        weights = []
+        for linears in _names_of_experts(name, module, prefix):
+            shape = torch.Size((rows // len(linears), columns))
+            weights.append([reader.weight(linear, shape) for linear in linears])
+        replace_linear(model, name, stack_experts(weights, reader.dtype))
 
 
 def _check_mean(checkpoint: Checkpoint, steps: list[float]) -> None:
@@ -270,13 +352,3 @@ def _int4_linear(weight: Int4Weight, linear: nn.Linear, dtype: torch.dtype) -> n
     """Return what replaces `linear`, whose bias, if it has one, is still to be filled."""
     product = Int4Linear(weight, dtype)
     return product if linear.bias is None else Biased(product, linear.bias.detach())
-
-
-def _quantise_on_load(
-    checkpoint: Checkpoint, name: str, linear: nn.Linear, dtype: torch.dtype
-) -> Int4Weight | None:
-    """Quantise a dense weight of the checkpoint to INT4; None if that is not requested."""
-    if checkpoint.quantise is None:
-        return None
-    dense = read_tensor(checkpoint, name, linear.weight.shape, torch.float32)
-    return quantise(dense, checkpoint.quantise, dtype, name)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
+from eagle_aot.targets.decoder.experts import ExpertsConfig, read_experts
 from eagle_aot.targets.decoder.rope import DEFAULT, PROPORTIONAL, ProportionalRope, Rope
 
 MODEL_TYPES = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
@@ -17,7 +18,8 @@ FULL_ROPE = ProportionalRope(theta=1e6, partial_rotary_factor=0.25)
 class Gemma4Config:
     """The geometry of the decoder, in counts of elements.
 
-    Sliding layers use `head_dim` and `num_key_value_heads`, full layers the `global_` pair.
+    Sliding layers use `head_dim` and `num_key_value_heads`, full layers the `global_` pair. With
+    `experts` every layer has them in addition to its MLP.
     """
 
     vocab_size: int
@@ -36,6 +38,7 @@ class Gemma4Config:
     full_rope: Rope
     final_logit_softcapping: float | None
     tie_word_embeddings: bool
+    experts: ExpertsConfig | None = None
 
     @property
     def num_hidden_layers(self) -> int:
@@ -57,7 +60,7 @@ class Gemma4Config:
         """Read a config.json, nested (`text_config`) or flat.
 
         Raises CheckpointError for a missing or odd value and UnsupportedError for Gemma 4 variants
-        whose math is not implemented (per-layer embeddings, shared KV layers, experts).
+        whose math is not implemented (per-layer embeddings, shared KV layers).
         """
         text = config.section("text_config") if config.has("text_config") else config
         refuse_other_variants(text)
@@ -82,6 +85,7 @@ class Gemma4Config:
             full_rope=_full_rope(text),
             final_logit_softcapping=text.number("final_logit_softcapping") if has_cap else None,
             tie_word_embeddings=text.flag("tie_word_embeddings", True),
+            experts=_experts(text) if text.flag("enable_moe_block") else None,
         )
 
 
@@ -95,11 +99,6 @@ def refuse_other_variants(text: ConfigSection) -> None:
         raise UnsupportedError("Gemma 4 with per-layer embeddings (E2B, E4B) is not supported")
     if text.values.get("num_kv_shared_layers"):
         raise UnsupportedError("Gemma 4 with shared KV layers (E2B, E4B) is not supported")
-    if text.flag("enable_moe_block"):
-        raise UnsupportedError(
-            "Gemma 4 with experts (26B-A4B) is not supported: there is no kernel for weights "
-            "that are chosen per token; the 12B and the 31B are dense"
-        )
     if text.flag("attention_bias"):
         raise UnsupportedError("Gemma 4 with attention biases is not supported")
     if text.values.get("use_bidirectional_attention") not in (None, False, "vision"):
@@ -107,6 +106,15 @@ def refuse_other_variants(text: ConfigSection) -> None:
     activation = text.text("hidden_activation", "gelu_pytorch_tanh")
     if activation != "gelu_pytorch_tanh":
         raise UnsupportedError(f"Gemma 4 with activation {activation!r} is not supported")
+
+
+def _experts(text: ConfigSection) -> ExpertsConfig:
+    return read_experts(
+        text,
+        count=text.count("num_experts"),
+        top_k=text.count("top_k_experts"),
+        intermediate_size=text.count("moe_intermediate_size"),
+    )
 
 
 def _layer_types(text: ConfigSection) -> tuple[str, ...]:
@@ -216,3 +224,13 @@ GEMMA4_12B = replace(
     num_global_key_value_heads=1,
 )
 """The text decoder of google/gemma-4-12B-it, for dummy weights."""
+
+GEMMA4_26B_A4B = replace(
+    GEMMA4_12B,
+    hidden_size=2816,
+    intermediate_size=2112,
+    layer_types=((SLIDING,) * 5 + (FULL,)) * 5,
+    num_global_key_value_heads=2,
+    experts=ExpertsConfig(num_experts=128, top_k=8, intermediate_size=704),
+)
+"""The text decoder of google/gemma-4-26B-A4B-it, for dummy weights."""

@@ -2,7 +2,7 @@
 
 Math as in transformers 5.17 `modeling_gemma4.py`: four norms per layer around attention and MLP,
 q/k/v norms per head, keys that double as values on full layers, no attention scaling, a scalar on
-each layer's whole stream, and a soft cap on the logits.
+each layer's whole stream, and a soft cap on the logits; with experts, these in addition to the MLP.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,12 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
+from eagle_aot.targets.decoder.experts import (
+    Experts,
+    ExpertsConfig,
+    RouterLinear,
+    choose_experts,
+)
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.layer import GatedMLP, ResidualLayer, add_branch
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
@@ -122,8 +128,61 @@ class Gemma4Layer(ResidualLayer):
             self.post_attention_layernorm,
         )
         return add_branch(
-            self.mlp(normed), stream, next_norm, self.post_feedforward_layernorm, self.layer_scalar
+            self.branch(stream, normed),
+            stream,
+            next_norm,
+            self.post_feedforward_layernorm,
+            self.layer_scalar,
         )
+
+    def branch(self, stream: Tensor, normed: Tensor) -> Tensor:
+        """Return what is added to the stream [1, T, H] after attention, before its norm; `normed`
+        is that stream after `pre_feedforward_layernorm`."""
+        branch: Tensor = self.mlp(normed)
+        return branch
+
+
+class Gemma4Router(nn.Module):
+    """Scores the experts by the residual stream: normalised, scaled by `scale` / sqrt(H)."""
+
+    def __init__(self, config: Gemma4Config, experts: ExpertsConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, count = config.hidden_size, experts.num_experts
+        self.config, self.root = experts, hidden**-0.5
+        self.norm = RMSNorm(None, config.rms_norm_eps)
+        self.proj = RouterLinear(hidden, count, bias=False, dtype=dtype, device=META)
+        self.scale, self.per_expert_scale = (
+            nn.Parameter(torch.ones(size, dtype=dtype), requires_grad=False)
+            for size in (hidden, count)
+        )
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the experts of `rows` [T, H]: weights float32 [T, k] and ids int64 [T, k]."""
+        scores = self.proj(self.norm(rows) * self.scale * self.root)
+        weights, ids = choose_experts(scores, self.config)
+        return weights * self.per_expert_scale[ids], ids
+
+
+class Gemma4ExpertsLayer(Gemma4Layer):
+    """A layer with experts, which read the stream that its MLP reads; each has norms of its own."""
+
+    def __init__(
+        self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
+    ) -> None:
+        super().__init__(config, layer, dtype, caches)
+        assert config.experts is not None
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.router = Gemma4Router(config, config.experts, dtype)
+        self.experts = Experts(config.experts, hidden, "gelu_tanh", dtype)
+        self.pre_feedforward_layernorm_2 = RMSNorm(hidden, eps, dtype)
+        self.post_feedforward_layernorm_1 = RMSNorm(hidden, eps, dtype)
+        self.post_feedforward_layernorm_2 = RMSNorm(hidden, eps, dtype)
+
+    def branch(self, stream: Tensor, normed: Tensor) -> Tensor:
+        rows = stream.squeeze(0)
+        mixed = self.experts(self.pre_feedforward_layernorm_2(rows), *self.router(rows))
+        dense = self.post_feedforward_layernorm_1(self.mlp(normed))
+        return dense + self.post_feedforward_layernorm_2(mixed).unsqueeze(0)
 
 
 class Gemma4Target(TapDecoder):
@@ -146,8 +205,9 @@ class Gemma4Target(TapDecoder):
         self.embed_tokens = nn.Embedding(
             config.vocab_size, config.hidden_size, dtype=dtype, device=META
         )
+        layer_kind = Gemma4Layer if config.experts is None else Gemma4ExpertsLayer
         self.layers = nn.ModuleList(
-            Gemma4Layer(config, layer, dtype, caches) for layer in range(config.num_hidden_layers)
+            layer_kind(config, layer, dtype, caches) for layer in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         tied = config.tie_word_embeddings

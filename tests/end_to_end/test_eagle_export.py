@@ -41,7 +41,10 @@ def test_options_are_listed() -> None:
     (["--target-model", "gpt-5"], "known targets: gemma4-tiny, gemma4-31b"),
     (["--target-model", "qwen3"], "--target-dir is needed: qwen3"),
     (["--target-model", "auto"], "--target-dir is needed: auto"),
-    (["--target-model", "gemma4-26b-a4b"], "gemma4-26b-a4b is not supported: each token"),
+    (
+        ["--target-model", "gemma4-26b-a4b", "--backend", "cuda"],
+        "--backend cuda: gemma4-26b-a4b has experts, and no kernel there",
+    ),
     (["--target-model", "gemma4-31b", "--target-dir", "/"], "--target-dir /config.json: no"),
     (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such checkpoint"),
     (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),

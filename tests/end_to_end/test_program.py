@@ -63,10 +63,13 @@ def test_a_row_does_not_depend_on_its_neighbours(
             assert [one for one in found if one.different] == []
 
 
-def test_a_row_does_not_depend_on_other_sequences(batch_runner: Runner) -> None:
+@pytest.mark.parametrize("fixture", ["batch_runner", "experts_runner"])
+def test_a_row_does_not_depend_on_other_sequences(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
     """Of the four of an artifact, each at its own length."""
     for context in (0, 17, 100):
-        found = list(RowCheck(batch_runner, context).all())
+        found = list(RowCheck(request.getfixturevalue(fixture), context).all())
         named = {one.situation for one in found}
         assert named >= {*SITUATIONS, "sequence 3", "in a batch of 4"}
         assert [one for one in found if one.different] == []

@@ -31,6 +31,7 @@ OF_PAIRS = {
         *("image_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
         *("--inputs", "text,image", "--max-batch-size", "2"),
     ),
+    "experts": ("experts_pair", "auto", *QUICK, "--max-batch-size", "4"),
     "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
     "dflash2": ("dflash2_pair", "auto", *QUICK, "--max-batch-size", "2"),
 }

@@ -31,6 +31,14 @@ GEOMETRY: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 
+SCALES = ("layer_scalar", "router.scale", "per_expert_scale")
+EXPERTS: dict[str, Any] = {
+    "enable_moe_block": True,
+    "num_experts": 6,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 32,
+}
+
 
 def random_gemma(seed: int = 0, **changes: Any) -> Gemma4ForCausalLM:
     """Return a float32 model in which every norm weight and layer scalar matters."""
@@ -44,8 +52,10 @@ def random_gemma(seed: int = 0, **changes: Any) -> Gemma4ForCausalLM:
     model = Gemma4ForCausalLM(config).float().eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if "norm" in name or name.endswith("layer_scalar"):
+            if "norm" in name or name.endswith(SCALES):
                 tensor.uniform_(0.5, 1.5)
+            elif ".experts." in name or name.endswith("router.proj.weight"):
+                tensor.normal_(std=tensor.shape[-1] ** -0.5)
             elif name.endswith(("_proj.weight", "lm_head.weight")):
                 tensor.normal_(std=tensor.shape[1] ** -0.5)
             elif name.endswith("embed_tokens.weight"):

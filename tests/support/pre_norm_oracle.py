@@ -18,16 +18,25 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from support.gemma_oracle import VOCAB
 
+EXPERTS: dict[str, Any] = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "mlp_only_layers": [2],
+}
 FAMILIES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (partial(MistralConfig, sliding_window=None), MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (partial(Qwen3MoeConfig, **EXPERTS), Qwen3MoeForCausalLM),
 }
 STACKED = {"phi3": (partial(Phi3Config, pad_token_id=None), Phi3ForCausalLM)}
 """Families whose checkpoints have other names of linears."""
@@ -81,6 +90,26 @@ def save(model: PreTrainedModel, directory: Path) -> Path:
     """Save a checkpoint as transformers does."""
     model.save_pretrained(directory)
     return directory
+
+
+def stacked(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of a checkpoint by name, with those of experts stacked as transformers has
+    them."""
+    experts = {n: t for n, t in values.items() if ".experts." in n and n.endswith(".weight")}
+    owners = dict.fromkeys(name.partition(".experts.")[0] for name in experts)
+    stacks = {}
+    for owner in owners:
+        parts = {
+            part: [
+                values[f"{owner}.experts.{expert}.{part}.weight"]
+                for expert in range(sum(n.startswith(f"{owner}.experts.") for n in experts) // 3)
+            ]
+            for part in ("gate_proj", "up_proj", "down_proj")
+        }
+        gate, up, down = map(torch.stack, parts.values())
+        stacks[f"{owner}.experts.gate_up_proj"] = torch.cat((gate, up), 1)
+        stacks[f"{owner}.experts.down_proj"] = down
+    return {name: t for name, t in values.items() if name not in experts} | stacks
 
 
 def rope_frequencies(

@@ -72,7 +72,11 @@ def add_tokenizer(directory: Path) -> None:
 
 
 def write_head(
-    directory: Path, vocab: int = VOCAB, parallel: bool = False, taps: Sequence[int] = TAP_LAYERS
+    directory: Path,
+    vocab: int = VOCAB,
+    parallel: bool = False,
+    taps: Sequence[int] = TAP_LAYERS,
+    draft_vocab: int = DRAFT_VOCAB,
 ) -> None:
     """Random weights, unsorted draft vocabulary, no embedding of its own; a mask if `parallel`."""
     directory.mkdir(parents=True)
@@ -86,7 +90,7 @@ def write_head(
         "num_hidden_layers": 1,
         "rms_norm_eps": 1e-6,
         "vocab_size": vocab,
-        "draft_vocab_size": DRAFT_VOCAB,
+        "draft_vocab_size": draft_vocab,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [*taps]},
     }
     config |= {"ptd_token_id": MASK_TOKEN} if parallel else {}
@@ -100,13 +104,13 @@ def write_head(
         "midlayer.mlp.gate_proj.weight": (2 * HIDDEN, HIDDEN),
         "midlayer.mlp.up_proj.weight": (2 * HIDDEN, HIDDEN),
         "midlayer.mlp.down_proj.weight": (HIDDEN, 2 * HIDDEN),
-        "lm_head.weight": (DRAFT_VOCAB, HIDDEN),
+        "lm_head.weight": (draft_vocab, HIDDEN),
     }
     tensors = {name: torch.randn(shape) * shape[1] ** -0.5 for name, shape in shapes.items()}
     for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         tensors[f"midlayer.{norm}.weight"] = torch.ones(HIDDEN)
     tensors["norm.weight"] = torch.ones(HIDDEN)
-    tensors["d2t"] = torch.randperm(vocab)[:DRAFT_VOCAB] - torch.arange(DRAFT_VOCAB)
+    tensors["d2t"] = torch.randperm(vocab)[:draft_vocab] - torch.arange(draft_vocab)
     if parallel:
         tensors["mask_hidden"] = torch.randn(1, len(taps) * HIDDEN)
     save_file(tensors, directory / "model.safetensors")

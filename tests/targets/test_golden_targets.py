@@ -12,6 +12,8 @@ CASES = [  # with the sliding window, or a number of rows for targets without on
     ("target/gemma4_bf16_text", 8),
     ("target/qwen3_bf16", 11),
     ("target/llama3_bf16", 11),
+    ("moe/qwen3_moe", 11),
+    ("moe/gemma4_moe", 8),
 ]
 TOLERANCE = 1e-4
 

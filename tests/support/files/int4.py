@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.experts import Int4ExpertLinears
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.weight import Int4Weight
 from support.gemma_oracle import write_config
@@ -117,5 +118,7 @@ def dense(weight: Int4Weight) -> Tensor:
 
 
 def count_int4_linears(target: TapTarget) -> int:
-    """Count the INT4 linears of a target."""
-    return sum(isinstance(m, Int4Linear) for m in cast(nn.Module, target).modules())
+    """Count the INT4 linears of a target, a stack of experts as one."""
+    return sum(
+        isinstance(m, Int4Linear | Int4ExpertLinears) for m in cast(nn.Module, target).modules()
+    )
