@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.hub import Download, Repository, fetch, read_range
+from eagle_aot.common.text import gigabytes
 from eagle_aot.export.loading.locate import checkpoint_directory
 
 WEIGHTS = (".safetensors", ".bin", ".gguf")
@@ -16,6 +17,8 @@ WEIGHTS = (".safetensors", ".bin", ".gguf")
 FIRST_BYTES = 8 << 20
 """Bytes of a GGUF file that are read first. Twice as many are read where its metadata, which
 includes the vocabulary, is longer."""
+MOST_BYTES = 256 << 20
+"""Bytes that are read at most: the longest vocabularies take some tens of megabytes."""
 
 
 def config_directory(download: Download) -> Path:
@@ -63,8 +66,8 @@ def _directory_of_gguf(
 
 
 def _metadata(repository: Repository, commit: str, name: str, size: int) -> bytes:
-    """Read a GGUF file up to its tensors' data or further. Raises CheckpointError for another file,
-    HubError."""
+    """Read a GGUF file up to its tensors' data or further. Raises CheckpointError for another file
+    and for metadata of more than `MOST_BYTES`, HubError."""
     from eagle_aot.targets.weight_files.gguf_file import has_whole_head
 
     count = FIRST_BYTES
@@ -77,4 +80,8 @@ def _metadata(repository: Repository, commit: str, name: str, size: int) -> byte
             raise CheckpointError(f"{repository}: {name} is no GGUF file: {error}") from error
         if count >= size:
             raise CheckpointError(f"{repository}: {name} is cut short")
+        if count >= MOST_BYTES:
+            raise CheckpointError(
+                f"{repository}: {name}: its metadata takes more than {gigabytes(MOST_BYTES)}"
+            )
         count *= 2

@@ -43,6 +43,7 @@ def hub(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     }
     with hub_server({name: HubRepository(content) for name, content in files.items()}) as server:
         use_hub(server, tmp_path, monkeypatch)
+        configs._directory_of_gguf.cache_clear()  # of the test before
         monkeypatch.chdir(tmp_path)
         yield server
 
@@ -109,6 +110,15 @@ def test_a_gguf_of_a_repository_is_planned_by_its_metadata(
     monkeypatch.setattr(configs, "FIRST_BYTES", 700)  # so that more must be read
     assert sizes(planned(name, **CUDA)) == sizes(planned(gguf, **CUDA))
     assert hub.ranges and not cached_weights(tmp_path)
+
+
+def test_metadata_without_end_is_not_read_to_the_end(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configs, "FIRST_BYTES", 700)
+    monkeypatch.setattr(configs, "MOST_BYTES", 1400)
+    with pytest.raises(CheckpointError, match=r"small\.gguf: its metadata takes more than"):
+        planned("org/gguf:small", **CUDA)
 
 
 def test_a_server_without_ranges_is_read_no_further_than_needed(
