@@ -80,11 +80,6 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Exports of this target for this backend whose times are known."""
         return [r for r in RECORDED_EXPORTS.get(self.target, ()) if r.backend == self.backend]
 
-    @property
-    def is_long(self) -> bool:
-        """Whether the export takes minutes rather than seconds."""
-        return self.weight_bytes >= 10**9
-
     def to_json(self) -> dict[str, Any]:
         times = [msgspec.to_builtins(record) for record in self.recorded]
         return {**msgspec.to_builtins(self), "disk_bytes": self.disk_bytes, "recorded": times}
