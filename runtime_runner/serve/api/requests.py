@@ -82,12 +82,14 @@ class NoFormat(Body, tag_field="type", tag="text"):
 
 
 class JsonFormat(Body, tag_field="type", tag="json_object"):
-    """Some JSON object."""
+    """Some JSON object, in llama.cpp's API one that matches a schema."""
+
+    given: dict[str, Any] | None = msgspec.field(default=None, name="schema")
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The schema of all objects."""
-        return {"type": "object"}
+        """The schema, by default that of all objects."""
+        return self.given or {"type": "object"}
 
 
 class NamedSchema(Body):

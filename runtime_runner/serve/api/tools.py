@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.common.prompts import MessageCall
+from eagle_aot.common.errors import SettingError
+from eagle_aot.common.prompts import FunctionCall, MessageCall
 from eagle_aot.runtime_runner.serve.tool_calls.chat_format import CallPolicy
 from eagle_aot.runtime_runner.serve.tool_calls.protocol import Function, read_object
 
@@ -75,14 +75,14 @@ class CalledTool(msgspec.Struct, kw_only=True):
     type: Literal["function"] = "function"
 
     def call(self) -> MessageCall:
-        """Return the call with its arguments read. Raises PromptError where they are no JSON
-        object."""
-        text, name = self.function.arguments or "{}", self.function.name
+        """Return the call with its arguments read, if they are a JSON object."""
+        text = self.function.arguments or "{}"
         arguments = read_object(text)
-        if arguments is None:
-            raise PromptError(f"messages: the arguments of a call to {name}: not a JSON object")
-        function = {"name": name, "arguments": arguments}
-        return {"id": self.id, "type": "function", "function": function}  # type: ignore[typeddict-item]
+        function: FunctionCall = {
+            "name": self.function.name,
+            "arguments": text if arguments is None else arguments,
+        }
+        return {"id": self.id, "type": "function", "function": function}
 
 
 Tools = Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)]

@@ -184,10 +184,8 @@ class ChatFormat:
             return forced
         if form:
             return f"({form} | {forced})"
-        # lazy: where a text can be the begin of a call, it is one
-        begin = writer.any_text_until(calls.begin)
-        begin = begin if calls.follows_text else writer.rule(quoted(calls.begin), "[lazy]")
-        return f"({writer.any_text(calls.begin)} | {begin} {call})"
+        free = writer.any_tokens if calls.follows_text else writer.any_tokens_or
+        return free(calls.begin, call)
 
     def _reasoning_rule(self, writer: GrammarWriter, state: str) -> str:
         if self._reasoning is None or state not in ("open", "possible"):

@@ -11,6 +11,7 @@ from typing import Any
 
 JSON_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written as by Python's json.dumps, which is how templates write it."""
+ANY_TEXT = "/(?s:.*)/"
 GUIDANCE = "x-guidance"
 DEFINITIONS = "$defs", "definitions"
 
@@ -64,20 +65,22 @@ class GrammarWriter:
         """Return the expression of any text up to the end of a marker."""
         if marker in self._tokens:
             return f"<[^{ranges(self._hidden | {self._tokens[marker]})}]>* {self.literal(marker)}"
-        return self.rule(f"/(?s:.*)/ {quoted(marker)}", "[lazy]")
+        return self.rule(f"{ANY_TEXT} {quoted(marker)}", "[lazy]")
 
-    def any_text(self, without: str) -> str:
-        """Return the expression of any text, which ends before a marker if that is a token. Then it
-        has any other tokens, special ones, too."""
-        if without not in self._tokens:
-            return "/(?s:.*)/"
-        return f"<[^{self._tokens[without]}]>*"
+    def any_tokens(self, marker: str, after: str) -> str:
+        """Return the expression of any tokens, special ones, too. Where they have the text of a
+        marker, the expression `after` follows. Texts are whole characters if it is no token."""
+        if marker in self._tokens:
+            return f"<[^{self._tokens[marker]}]>* ({self.literal(marker)} {after})?"
+        special = f"<[{ranges(self._hidden)}]>" if self._hidden else '""'
+        return f"({ANY_TEXT} {special})* ({ANY_TEXT} | {self.until(marker)} {after})"
 
-    def any_text_until(self, marker: str) -> str:
-        """Return the expression of `any_text` up to the end of a marker."""
-        if marker not in self._tokens:
-            return self.until(marker)
-        return f"{self.any_text(marker)} {self.literal(marker)}"
+    def any_tokens_or(self, marker: str, after: str) -> str:
+        """Return the expression of any tokens, special ones, too. Where they begin with the text of
+        a marker, the expression `after` follows."""
+        special = f"<[{ranges(self._hidden)}]>" if self._hidden else '""'
+        begin = self.rule(quoted(marker), "[lazy]")
+        return f"({ANY_TEXT} ({special} {ANY_TEXT})* | {begin} {after})"
 
     def json(
         self, schema: Any, root: Mapping[str, Any] | None = None, *, strict: bool = False

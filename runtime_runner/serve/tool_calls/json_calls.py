@@ -113,6 +113,7 @@ def json_rule(writer: GrammarWriter, function: Function, key: str) -> str:
     return writer.rule(f'{name} {arguments} "}}"')
 
 
-def call_text(name: str, arguments: dict[str, Any], key: str = "arguments") -> str:
+def call_text(name: str, arguments: dict[str, Any] | str) -> str:
     """Return a call as an object."""
-    return f'{{"name": {to_json(name)}, "{key}": {to_json(arguments)}}}'
+    text = arguments if isinstance(arguments, str) else to_json(arguments)
+    return f'{{"name": {to_json(name)}, "arguments": {text}}}'

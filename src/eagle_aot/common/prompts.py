@@ -40,10 +40,11 @@ class MessagePart(TypedDict, total=False):
 
 
 class FunctionCall(TypedDict):
-    """The name of a function, and the arguments by name."""
+    """The name of a function, and the arguments by name, or a text that is no JSON object: a call
+    may have been cut off."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str
 
 
 class MessageCall(TypedDict):

@@ -277,6 +277,8 @@ def test_many_answers_cost_little_more_than_one() -> None:
     ({"response_format": {"type": "text"}}, ()),
     ({"response_format": None, "structured_outputs": None}, ()),
     ({"response_format": {"type": "json_object"}}, ("json_schema", {"type": "object"})),
+    ({"response_format": {"type": "json_object", "schema": {"type": "integer"}}},
+     ("json_schema", {"type": "integer"})),
     ({"response_format": {"type": "json_schema", "json_schema": {
         "name": "answer", "strict": True, "schema": {"type": "null"}}}},
      ("json_schema", {"type": "null"})),

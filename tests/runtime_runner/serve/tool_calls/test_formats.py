@@ -214,6 +214,28 @@ def test_the_grammar_accepts_what_the_template_writes(
             assert accepts(opened, tokenizer, reason + text)
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_text_without_a_call_may_have_any_token(name: str, tmp_path: Path) -> None:
+    """Special ones, too; where the begin is no token, text has whole characters. After the begin of
+    a call there is no way but a call."""
+    tokenizer, form = TOKENIZERS[name], FORMATS[name.partition(" ")[0]]
+    made = matcher(name, grammar(name, required=False), tmp_path)
+    tokens = {*range(tokenizer.backend.get_vocab_size())}
+    if form.begin not in tokenizer.added_ids:
+        tokens = {token for token in tokens if "\ufffd" not in tokenizer.decode([token], False)}
+    for token in tokens - {tokenizer.added_ids.get(form.begin), tokenizer.added_ids[END]}:
+        consumed = made.try_consume_tokens([40, token, 41])
+        assert consumed == 3 and made.is_accepting(), tokenizer.word(token)
+        made.rollback(consumed)
+    for text in (form.begin, f"Hi {form.begin}" if form.follows_text else form.begin):
+        ids = tokenizer.ids(text)
+        consumed = made.try_consume_tokens(ids)
+        assert consumed == len(ids) and not made.is_accepting()
+        mask = made.compute_bitmask()
+        assert sum(bits.bit_count() for bits in mask) <= 2
+        made.rollback(consumed)
+
+
 def in_order(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return arguments in the order of the schema's properties."""
     ordered = {key: arguments[key] for key in SCHEMA["properties"] if key in arguments}
