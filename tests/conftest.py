@@ -205,5 +205,6 @@ def server(int4_head_artifact: Path) -> "Iterator[Server]":
     """`eagle-serve` of a model that is called tiny, for tests that leave it as it was."""
     from support.server import served  # slow, and not needed in child processes
 
-    with served(int4_head_artifact, "--served-model-name", "tiny", "--max-waiting", "30") as found:
+    options = "--served-model-name", "tiny", "--max-waiting", "30", "--tool-call-parser", "hermes"
+    with served(int4_head_artifact, *options) as found:
         yield found

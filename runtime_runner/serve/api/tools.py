@@ -10,6 +10,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import FunctionCall, MessageCall
 from eagle_aot.runtime_runner.serve.tool_calls.chat_format import CallPolicy
 from eagle_aot.runtime_runner.serve.tool_calls.protocol import Function, read_object
+from eagle_aot.runtime_runner.serve.tool_calls.schemas import closed
 
 MAX_TOOLS, MAX_CALLS = 512, 1024
 MAX_CHARACTERS = 4_000_000
@@ -125,4 +126,4 @@ def function_of(definition: FunctionDefinition) -> Function:
     schema = definition.parameters or NO_PARAMETERS
     if "type" not in schema and "$ref" not in schema:
         schema = {"type": "object", **schema}
-    return Function(definition.name, schema, bool(definition.strict))
+    return Function(definition.name, closed(schema), bool(definition.strict))

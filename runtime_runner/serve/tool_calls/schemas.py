@@ -6,6 +6,12 @@ from typing import Any
 MAX_REFERENCES = 32
 """The longest chain of references, and the deepest nesting, that is followed."""
 COMBINED = "anyOf", "oneOf"
+SCHEMAS_BY_NAME = "properties", "$defs", "definitions"
+OPENING = frozenset((
+    *("additionalProperties", "patternProperties", "unevaluatedProperties"),
+    *("$ref", "allOf", "anyOf", "oneOf", "if"),
+))  # fmt: skip
+"""Keywords that say which other properties an object has."""
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -27,6 +33,29 @@ def referenced(path: str, root: Mapping[str, Any]) -> Any:
         key = part.replace("~1", "/").replace("~0", "~")
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
+
+
+def closed(schema: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Return a schema whose objects have no other properties than those that it names, unless it
+    says that they may: a function takes no others, and small models invent them."""
+    changed = dict(schema)
+    if depth == MAX_REFERENCES:
+        return changed
+    for key, value in schema.items():
+        if key in SCHEMAS_BY_NAME and isinstance(value, Mapping):
+            changed[key] = {name: closed_value(each, depth) for name, each in value.items()}
+        elif key in COMBINED and isinstance(value, list):
+            changed[key] = [closed_value(each, depth) for each in value]
+        elif key == "items":
+            changed[key] = closed_value(value, depth)
+    if isinstance(schema.get("properties"), Mapping) and not OPENING.intersection(schema):
+        changed["additionalProperties"] = False
+    return changed
+
+
+def closed_value(schema: Any, depth: int) -> Any:
+    """Return a schema within another one as `closed` does; true and false stay."""
+    return closed(schema, depth + 1) if isinstance(schema, Mapping) else schema
 
 
 def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
