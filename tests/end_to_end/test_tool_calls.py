@@ -29,7 +29,7 @@ TOOLS = [openai.pydantic_function_tool(Factors, name="multiply")]
 
 def ask(server: Server, messages: list[Any], **more: Any) -> Any:
     parameters = {"temperature": 0, "tools": TOOLS, "parallel_tool_calls": False} | more
-    completions = server.client.chat.completions
+    completions: Any = server.client.chat.completions
     return completions.parse(model="tiny", messages=messages, **parameters).choices[0]
 
 
@@ -44,16 +44,19 @@ def test_a_loop_of_calls_and_outputs(server: Server) -> None:
         assert call.function.name == "multiply" and isinstance(factors, Factors)
         output = str(factors.a * factors.b)
         messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": output}]
-    last = ask(server, messages, max_tokens=8)
-    assert last.message.content and not last.message.tool_calls
+    create: Any = server.client.chat.completions.create
+    last = create(model="tiny", messages=messages, tools=TOOLS, temperature=0, max_tokens=8)
+    message = last.choices[0].message
+    assert message.content and not message.tool_calls
 
 
 def test_a_stream_has_the_same_call_with_any_drafts(server: Server) -> None:
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    completions: Any = server.client.chat.completions
     choice = {"type": "function", "function": {"name": "multiply"}}
     (whole,) = ask(server, messages, tool_choice=choice).message.tool_calls
     for drafts in DRAFTS:
-        with server.client.chat.completions.stream(
+        with completions.stream(
             model="tiny", messages=messages, tools=TOOLS, tool_choice=choice, temperature=0,
             extra_body=drafts,
         ) as stream:  # fmt: skip
@@ -67,7 +70,7 @@ def test_text_is_free_until_a_call_begins(server: Server) -> None:
     declared = {"type": "function", "function": {"name": "stop", "parameters": NO_PARAMETERS}}
     tools: list[Any] = [declared]
     parameters: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 60}
-    create = server.client.chat.completions.create
+    create: Any = server.client.chat.completions.create
     free: list[Any] = hermes_messages(turns, tools)
     expected = create(messages=free, **parameters).choices[0]
     choice = create(messages=turns, tools=tools, **parameters).choices[0]
