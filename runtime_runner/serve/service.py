@@ -81,6 +81,7 @@ class ServedModel:
         self.context = manifest.max_seq_len
         self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
         """This fingerprint, a prompt, its parameters and a seed determine a text."""
+        self.sampling_defaults = spec.sampling_defaults_of(directory)
         self.max_body = spec.max_body or default_max_body(manifest)
         max_rows = manifest.shapes[PREFILL].max_rows
         self._reader = reader or PromptReader(directory, manifest.images, max_rows, self.context)

@@ -3,14 +3,47 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from eagle_aot.common.errors import SettingError, reason
+import msgspec
+
+from eagle_aot.common.errors import ArtifactError, SettingError, reason
 from eagle_aot.common.files import read_small
 from eagle_aot.common.spec import Option
+from eagle_aot.common.text import nearest
+from eagle_aot.runtime_runner.sampling.parameters import (
+    GENERATION_CONFIG,
+    RECOMMENDED,
+    SamplingParams,
+    recommended,
+)
 from eagle_aot.runtime_runner.spec import ENGINE, ArtifactSpec
 
 MAX_KEY_BYTES = 1 << 20
+DEFAULTED = (*RECOMMENDED, "presence_penalty", "frequency_penalty")
+"""Sampling parameters that `--sampling-defaults` may set."""
+API_DEFAULTS: dict[str, Any] = {"temperature": 1.0}
+"""The defaults of OpenAI's API."""
 SERVER = "Server"
 ToolCallParser = Literal["gemma4", "hermes", "llama3_json", "qwen3_xml"]
+
+
+def parse_sampling_defaults(text: str) -> str | dict[str, Any]:
+    """Read `--sampling-defaults`. Raises ValueError."""
+    if text in ("model", "openai"):
+        return text
+    try:
+        values: dict[str, Any] = msgspec.json.decode(text, type=dict[str, float])
+    except msgspec.MsgspecError as error:
+        raise ValueError("must be model, openai or a JSON object of numbers") from error
+    for name, value in values.items():
+        if name not in DEFAULTED:
+            raise ValueError(f"has {name}{nearest(name, DEFAULTED)}")
+        if name == "top_k" and value == int(value):
+            values[name] = int(value)
+    try:
+        SamplingParams(**values)
+    except SettingError as error:
+        raise ValueError(str(error)) from error
+    return values
 
 
 class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
@@ -42,6 +75,11 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     allow_origin: Annotated[tuple[str, ...], Option(
         "An origin whose pages may use the server, such as https://chat.example.org, or *; may be "
         "repeated.", SERVER, "ORIGIN")] = ()  # fmt: skip
+    sampling_defaults: Annotated[str | dict[str, Any], Option(
+        "What requests sample with unless they say otherwise: model, as the model's makers "
+        "recommend; openai, a temperature of 1; or a JSON object such as "
+        '{"temperature": 0.7, "top_p": 0.9}.', SERVER, "DEFAULTS",
+        parse=parse_sampling_defaults)] = "model"  # fmt: skip
     strict: Annotated[bool, Option(
         "Refuse parameters of unknown names instead of ignoring them with a warning.",
         SERVER)] = False  # fmt: skip
@@ -63,6 +101,23 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     def model_names(self) -> tuple[str, ...]:
         """The model's names in requests; responses have the first."""
         return self.served_model_name or (self.name,)
+
+    def sampling_defaults_of(self, directory: Path) -> dict[str, Any]:
+        """Return the values of requests that do not give them, by the names of `SamplingParams`.
+        Raises ArtifactError for recommendations that cannot be read or used."""
+        if isinstance(self.sampling_defaults, dict):
+            return API_DEFAULTS | self.sampling_defaults
+        if self.sampling_defaults == "openai":
+            return API_DEFAULTS
+        values = API_DEFAULTS | recommended(directory)
+        try:
+            SamplingParams(**values)
+        except SettingError as error:
+            line = (
+                f"{directory / GENERATION_CONFIG}: {error}: start with --sampling-defaults openai"
+            )
+            raise ArtifactError(line) from error
+        return values
 
     @property
     def load_options(self) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class FullService:
         self.model = cast(Any, SimpleNamespace(
             spec=spec, name=spec.model_names[0], names=spec.model_names, context=1024, created=0,
             max_body=max_body, read=self.read, keys=[key.encode() for key in keys],
+            sampling_defaults=spec.sampling_defaults_of(Path(MODEL)),
             chat=ChatFormat(tokenizer or byte_tokenizer(None), spec.tool_call_parser),
         ))  # fmt: skip
 

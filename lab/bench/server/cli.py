@@ -130,7 +130,13 @@ def main(spec: ServerSpec) -> None:
         url = spec.url
         if url is None:
             log = stack.enter_context(tempfile.TemporaryFile("w+"))
-            options = ["--served-model-name", spec.name, "--no-reuse"]
+            options = [
+                "--served-model-name",
+                spec.name,
+                "--no-reuse",
+                "--sampling-defaults",
+                "openai",
+            ]
             options += ["--replicas", str(spec.replicas)] if spec.replicas else []
             _, url = stack.enter_context(serving(readable, *options, log=log))
         lines = [

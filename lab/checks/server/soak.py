@@ -134,8 +134,8 @@ def main(spec: SoakSpec) -> None:
     with tempfile.TemporaryFile("w+") as log, ExitStack() as stack:
         process, url = None, spec.url
         if url is None:
-            waiting = ("--max-waiting", str(spec.clients))
-            process, url = stack.enter_context(serving(spec.artifact, *waiting, log=log))
+            options = "--max-waiting", str(spec.clients), "--sampling-defaults", "openai"
+            process, url = stack.enter_context(serving(spec.artifact, *options, log=log))
         before = ServerSample.of(url, process)
         clients = [Client(url, requests, counts, spec.chaos, seed) for seed in range(spec.clients)]
         result = soak(url, process, before, clients, counts, 60 * spec.minutes)

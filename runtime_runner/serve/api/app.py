@@ -122,7 +122,8 @@ def api_endpoints(service: Service, bodies: BodyReader) -> APIRouter:
 
     def card(name: str) -> dict[str, Any]:
         card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
-        return card | {"root": model.name, "max_model_len": model.context}
+        card |= {"root": model.name, "max_model_len": model.context}
+        return card | {"sampling_defaults": model.sampling_defaults}
 
     @router.get("/models")
     async def models() -> dict[str, Any]:
@@ -152,11 +153,13 @@ async def answer(service: Service, connection: Request, body: ParsedBody) -> Res
     if not isinstance(wanted, ChatCompletionRequest):
         turn = None
         prompts = [await model.read(prompt, raw=True) for prompt in body.prompts]
+        prompts = [wanted.truncated(prompt, model.context) for prompt in prompts]
         pairs = [(prompt, each) for prompt in prompts for each in body.parameters]
     else:
         turn = wanted.turn(model.chat)
         messages, values = turn.messages(wanted.prompts()[0]), turn.template_values
         prompt = await model.read(messages, raw=False, template_values=values)
+        prompt = wanted.truncated(prompt, model.context)
         pairs = [(prompt, turn.parameters(prompt.tokens, each)) for each in body.parameters]
     request = AnswerRequest(prompts=pairs, trace=bool(wanted.trace), conversation=body.conversation)
     stream = service.submit(request)
@@ -172,6 +175,8 @@ async def answer(service: Service, connection: Request, body: ParsedBody) -> Res
         "with_ids": bool(wanted.return_token_ids),
         "visible_logprobs": visible if wanted.num_logprobs is not None else (),
     }
+    if wanted.request_id:
+        options["suffix"] = wanted.request_id
     builder = ResponseBuilder(**options)
     if turn is not None:
         answers = {index: turn.answer(prompt.tokens) for index, (prompt, _) in enumerate(pairs)}

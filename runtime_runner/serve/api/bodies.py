@@ -90,7 +90,8 @@ class BodyReader:
         request, warnings = self._decode(content, kind)
         prompts = request.prompts()
         salt = cache_salt(self._model, authorization, request.cache_salt)
-        parameters = request.parameters(self._model.context, salt)
+        defaults = self._model.sampling_defaults
+        parameters = request.parameters(self._model.context, salt, defaults)
         return ParsedBody(request, warnings, request.conversation(), prompts, parameters)
 
     def _decode(self, content: bytes, kind: type[T]) -> tuple[T, list[str]]:

@@ -6,7 +6,7 @@ these structs and stops at its first error.
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from eagle_aot.common.prompts import Message, Prompt, check_messages
 from eagle_aot.common.spec import spec_fields
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
 from eagle_aot.runtime_runner.serve.api.chat_answers import ChatTurn
 from eagle_aot.runtime_runner.serve.api.messages import (
@@ -32,6 +33,7 @@ from eagle_aot.runtime_runner.serve.api.tools import (
     call_policy,
     declared,
 )
+from eagle_aot.runtime_runner.serve.spec import API_DEFAULTS
 from eagle_aot.runtime_runner.serve.tool_calls.chat_format import ChatFormat
 
 MAX_PARTS, MAX_PROMPTS, MAX_STOPS = 4096, 64, 16
@@ -47,7 +49,6 @@ FIELDS = (
 """Fields of `GenerationParams` that a request may have."""
 API_NAMES = {"allowed_ids": "allowed_token_ids", "stop_ids": "stop_token_ids"}
 """Fields that the API has other names for."""
-API_DEFAULTS: dict[str, Any] = {"temperature": 1.0}
 MAX_ITEMS = {"logit_bias": 1024, "stop_ids": 1024, "allowed_ids": 65536}
 MAX_GBNF = 1 << 16
 """Characters of a grammar that is translated, in a second."""
@@ -169,14 +170,18 @@ else:
 class GenerationRequest(SharedFields, kw_only=True):
     """The parameters that both endpoints take: those of `FIELDS`, and these.
 
-    With `trace`, a stream says which of its tokens were drafted; with `return_token_ids`, answers
-    have the ids of the prompt and of their tokens.
+    Of a prompt of more than `truncate_prompt_tokens` tokens, or with -1 than the context takes, the
+    last ones are answered. A response has the `request_id` in its id. With `trace`, a stream says
+    which of its tokens were drafted; with `return_token_ids`, answers have the ids of the prompt
+    and of their tokens.
     """
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: ShortText | Annotated[list[ShortText], Meta(max_length=MAX_STOPS)] | None = None
     cache_salt: ShortText | None = None
+    request_id: ShortText | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     trace: bool | None = None
     return_token_ids: bool | None = None
     response_format: NoFormat | JsonFormat | SchemaFormat | None = None
@@ -211,6 +216,17 @@ class GenerationRequest(SharedFields, kw_only=True):
         """Return what is to be answered. Raises PromptError."""
         raise NotImplementedError
 
+    def truncated(self, prompt: TokenizedPrompt, context: int) -> TokenizedPrompt:
+        """Return a prompt with `truncate_prompt_tokens` tokens at most. Raises PromptError for one
+        with images."""
+        most = self.truncate_prompt_tokens
+        most = context - 1 if most == -1 else most
+        if most is None or len(prompt.tokens) <= most:
+            return prompt
+        if prompt.images:
+            raise PromptError("truncate_prompt_tokens: a prompt with images cannot be cut")
+        return TokenizedPrompt(prompt.tokens[len(prompt.tokens) - most :])
+
     @property
     def form(self) -> dict[str, Any]:
         """The form of answers as fields of `SamplingParams`. Raises SettingError for two forms."""
@@ -221,13 +237,16 @@ class GenerationRequest(SharedFields, kw_only=True):
             raise SettingError("response_format and structured_outputs: leave out one")
         return self.structured_outputs.fields
 
-    def parameters(self, context: int, cache_salt: str) -> list[GenerationParams]:
+    def parameters(
+        self, context: int, cache_salt: str, defaults: Mapping[str, Any] = API_DEFAULTS
+    ) -> list[GenerationParams]:
         """Return the parameters of each answer to a prompt, whose rows are cached under a salt.
+        `defaults` are those of sampling.
 
         Raises SettingError for a value outside its range.
         """
         named = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
-        values = API_DEFAULTS | {name: v for name, v in named.items() if v is not None}
+        values = dict(defaults) | {name: v for name, v in named.items() if v is not None}
         values |= self.form
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is vLLM's "all"

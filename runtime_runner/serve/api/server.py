@@ -1,6 +1,7 @@
 """The server of one process: it listens, logs when it is ready, and finishes what it began."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from socket import socket
@@ -46,6 +47,7 @@ class Server(uvicorn.Server):
             model.name, f"[{host}]" if ":" in host else host, port, model.context,
             self._service.worker.slots,
         )  # fmt: skip
+        log.info("requests sample by default with %s", json.dumps(model.sampling_defaults))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         worker = self._service.worker

@@ -5,20 +5,23 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
+from eagle_aot.runtime_runner.sampling.parameters import GENERATION_CONFIG
+from eagle_aot.runtime_runner.serve.api.requests import CompletionRequest
 from eagle_aot.runtime_runner.serve.cli import bind, load, main
-from eagle_aot.runtime_runner.serve.spec import ServeSpec
+from eagle_aot.runtime_runner.serve.spec import ServeSpec, parse_sampling_defaults
 from support.refusals import refuses
 
 OPTIONS = {
     "artifact", "--host", "--port", "--served-model-name", "--api-key-file", "--max-waiting",
     "--request-timeout", "--max-body", "--prompt-share", "--no-reuse", "--drafter", "--executor",
     "--replicas", "--no-warm-up", "--version", "--allowed-host", "--allow-origin",
-    "--share-prefixes", "--strict", "--tool-call-parser",
+    "--share-prefixes", "--strict", "--sampling-defaults", "--tool-call-parser",
 }  # fmt: skip
 
 
@@ -55,6 +58,37 @@ def test_options_reach_the_settings_and_the_engine(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_options_that_cannot_be_used_are_refused(options: list[str], line: str) -> None:
     refuses(CliRunner().invoke(main, ["artifact", *options]), line)
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("none", "must be model, openai or a JSON object of numbers"),
+    ('{"top": 1}', r"has top; did you mean top_p\?"),
+    ('{"top_k": 1.5}', "top_k 1.5"),
+    ('{"top_p": 2}', "top_p 2"),
+])  # fmt: skip
+def test_sampling_defaults_that_cannot_be_used_are_refused(text: str, line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        parse_sampling_defaults(text)
+
+
+def test_requests_sample_as_the_makers_of_the_model_recommend(tmp_path: Path) -> None:
+    """Unless the server is started with other values; a request's own replace them."""
+    file = tmp_path / GENERATION_CONFIG
+    file.write_text(json.dumps({"do_sample": True, "top_k": 64, "top_p": 0.95}))
+    makers = {"temperature": 1.0, "top_k": 64, "top_p": 0.95}
+    given = parse_sampling_defaults('{"temperature": 0.7, "top_k": 5}')
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        ("model", makers), ("openai", {"temperature": 1}), (given, {"temperature": 0.7, "top_k": 5})
+    ]  # fmt: skip
+    for value, expected in cases:
+        spec = ServeSpec(artifact=tmp_path, sampling_defaults=value)
+        assert spec.sampling_defaults_of(tmp_path) == expected
+    request = msgspec.convert({"prompt": "a", "top_k": 3}, CompletionRequest)
+    (params,) = request.parameters(64, "", makers)
+    assert (params.temperature, params.top_k, params.top_p) == (1, 3, 0.95)
+    file.write_text(json.dumps({"do_sample": True, "top_p": 7}))
+    with pytest.raises(ArtifactError, match=r"top_p 7.*: start with --sampling-defaults openai"):
+        ServeSpec(artifact=tmp_path).sampling_defaults_of(tmp_path)
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.tokenizer import library_errors
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.serve.answer_stream import INTERNAL_ERROR
 from eagle_aot.runtime_runner.serve.api import bodies
 from eagle_aot.runtime_runner.serve.api.requests import MAX_PARTS, CompletionRequest
@@ -84,6 +85,14 @@ def test_limits_of_completions(body: dict[str, Any], tokens: int, scored: int | 
     ((_, params),) = service.requests[0].prompts
     assert (params.max_new_tokens, params.prompt_logprobs) == (tokens, scored)
     assert params.stop_texts == ("b",)
+
+
+def test_a_prompt_is_cut_to_its_last_tokens() -> None:
+    for most, expected in ((2, (3, 4)), (4, (1, 2, 3, 4)), (-1, (1, 2, 3, 4)), (0, ())):
+        request = CompletionRequest(prompt="a", truncate_prompt_tokens=most)
+        assert request.truncated(TokenizedPrompt((1, 2, 3, 4)), 64).tokens == expected
+    request = CompletionRequest(prompt="a", truncate_prompt_tokens=-1)
+    assert request.truncated(TokenizedPrompt((1, 2, 3, 4)), 4).tokens == (2, 3, 4)
 
 
 @pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
