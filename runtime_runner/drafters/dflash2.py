@@ -60,8 +60,9 @@ class Lattice:
             before = self.ids[:, place - 1].unsqueeze(1)
             index = (tokens.unsqueeze(2) == before).long().argmax(dim=2)
         wide = index.unsqueeze(2).expand(-1, -1, self.ids.shape[2])
-        scores = self.scores[:, place].gather(1, wide).log_softmax(dim=-1)
-        scores, order = scores.sort(dim=-1, descending=True, stable=True)
+        scores = self.scores[:, place].gather(1, wide)
+        with single_threaded_on_cpu(scores):
+            scores, order = scores.log_softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
         ids = self.ids[:, place].unsqueeze(1).expand(-1, tokens.shape[1], -1).gather(2, order)
         return Expanded(ids[..., :topk], scores[..., :topk], scores[..., :0])
 
