@@ -117,15 +117,13 @@ def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) 
     Raises CheckpointError for a config that contradicts itself or its tensors, UnsupportedError for
     other heads and unknown options.
     """
-    recognised_by, config = recognise(checkpoint), checkpoint.config
+    recognised_by = recognise(checkpoint)
     if recognised_by is None:
         raise UnsupportedError(
             f"{checkpoint.directory}: no DFlash head: neither speculators_model_type nor "
             "architectures nor a dflash_config says so"
         )
     refuse_others(checkpoint, REFUSED_TENSORS, REFUSED_KEYS)
-    if config.section("dflash_config").values.get("output_multiplier", 1.0) != 1.0:
-        raise UnsupportedError(f"{checkpoint.directory}: output_multiplier: not read")
     return read_config(checkpoint, tap_layers, recognised_by)
 
 
@@ -163,7 +161,8 @@ def read_config(
             causal_windows=causal_windows(config, options, speculators=speculators),
             causal=not speculators and config.flag("is_causal"),
             embedding_scale=options.number("input_embedding_scale", 1.0),
-            logit_scale=config.number("logit_scale", 1.0),
+            logit_scale=config.number("logit_scale", 1.0)
+            * options.number("output_multiplier", 1.0),
             softcap=options.number(cap) if options.has(cap) else None,
         ),
         names=names,

@@ -71,13 +71,10 @@ def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) 
         raise UnsupportedError(
             f"{config.where}: a DFlash2 head with a reduced vocabulary: not read"
         )
-    scale = options.number("output_multiplier", 1.0) * common.logit_scale
     names = {name.removesuffix(".weight"): stored for name, stored in files.names.items()}
     tables = {f"{name}.weight": names[name] for name in CODEBOOKS if name in names}
     others = {name: stored for name, stored in files.names.items() if name not in CODEBOOKS}
-    return replace(
-        files, config=extended(replace(common, logit_scale=scale), options), names=others | tables
-    )
+    return replace(files, config=extended(common, options), names=others | tables)
 
 
 def refuse_other_forms(checkpoint: Checkpoint) -> None:

@@ -54,7 +54,6 @@ def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
         ({"dflash_config": OWN | {"target_layer_ids": [1, 3, 6]}}, "taps boundary 7, the target"),
         ({"dflash_config": OWN | {"selector_rank": 4}}, "a DFlash2 head"),
         ({"dflash_config": OWN | {"attention_sink_bias": True}}, "attention sinks"),
-        ({"dflash_config": OWN | {"output_multiplier": 2.0}}, "output_multiplier"),
         ({"dflash_config": OWN | {"use_aux_hidden_state": False}}, "without taps"),
         ({"sample_from_anchor": True}, "rows predict the token after their own"),
         ({"markov_rank": 8}, "a DSpark head"),

@@ -59,6 +59,14 @@ def test_a_head_in_int8_drafts_the_same_tokens_and_shares_its_tables() -> None:
     assert 0 < (logits - wanted).abs().max() < 0.1
 
 
+def test_logits_are_scaled_before_they_are_capped(tmp_path: Path) -> None:
+    own = {"mask_token_id": 319, "target_layer_ids": [1, 3, 4]}
+    own |= {"output_multiplier": 0.5, "final_logit_softcapping": 3.0}
+    _, target, draft = dflash_pair(copied_head(tmp_path, dflash_config=own))
+    wanted = 3 * (NUMBERS["expected.block_logits"] * 0.5 / 3).tanh()
+    assert (block(draft, target) - wanted).abs().max() < TOLERANCE
+
+
 def test_a_reduced_vocabulary_has_the_logits_of_its_tokens(tmp_path: Path) -> None:
     ids = [*range(300, 20, -3), 5]
     _, target, draft = dflash_pair(as_speculators(tmp_path, ids))
