@@ -14,6 +14,7 @@ PARTS = {
     "prefix": "eagle_aot.lab.bench.prefix",
     "images": "eagle_aot.lab.bench.images",
     "auto": "eagle_aot.lab.bench.auto",
+    "constraints": "eagle_aot.lab.bench.constraints",
     "server": "eagle_aot.lab.bench.server.cli",
     "kernels": "eagle_aot.lab.bench.kernels.cli",
 }
