@@ -98,8 +98,8 @@ class Round:
     Rounds of any shapes may follow each other over the same batch state and drafter. A chain of 0
     is plain decoding. `run` is `step`, or a recording of it: callers call `run`.
 
-    While a request has a constraint, `follow` and `fill_masks` run on the host between the parts
-    `draft`, `verify` and `decide`, which may then be recorded one by one.
+    While a request has a constraint, `look_ahead`, `follow` and `fill_masks` run on the host before
+    the parts `draft`, `verify` and `decide`, which may then be recorded one by one.
     """
 
     def __init__(
@@ -116,11 +116,17 @@ class Round:
 
     def step(self) -> Tensor:
         """Run the round with one target forward. Returns int64 [B, N]; see `_pack`."""
+        self.look_ahead()
         drafted = self.draft()
         followed = self.follow(drafted)
         forward = self.verify(drafted.rows)
         self.fill_masks(followed)
         return self.decide(drafted.rows, forward)
+
+    def look_ahead(self) -> None:
+        """Write what may follow the answers of requests with constraints, for the drafter."""
+        if self.shape.nodes and self.batch.sampler.is_constrained:
+            self.batch.sampler.masks.look_ahead()
 
     def draft(self) -> Drafted:
         """Return the rows of the round."""

@@ -68,6 +68,7 @@ class HeadDrafter:
         """
         positions = batch.position.unsqueeze(1) + arange_cached(1, shape.depth + 1, logits.device)
         sampler, sequences = batch.sampler, batch.sequences
+        logits = self._allowed_first(sampler, logits, sequences)
         if shape.is_chain:
             return Draft(self._choose(sampler, logits, positions, sequences))
         no_features = logits[..., :0]
@@ -81,6 +82,13 @@ class HeadDrafter:
         grow = grow_likely if shape.paths is None else grow_paths
         trunk = Trunk(batch.position, batch.sequences, self.tail_length)
         return grow(shape, trunk, first, expand)
+
+    def _allowed_first(self, sampler: Sampler, logits: Tensor, sequences: Tensor) -> Tensor:
+        """Return the logits [B, F, Vd] of drafts so that the constraints of `sequences` int64 [B]
+        allow the first one."""
+        if not sampler.is_constrained:
+            return logits
+        return sampler.masks.masked_first(logits, sequences, self._noise_ids)
 
     def _choose(
         self, sampler: Sampler, logits: Tensor, positions: Tensor, sequences: Tensor

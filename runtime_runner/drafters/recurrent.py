@@ -58,7 +58,7 @@ class RecurrentDrafter(HeadDrafter):
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Return drafts, whose slots the next committed rows overwrite."""
         assert self._feature is not None, "observe comes before this"
-        logits = self.logits(batch.sequences)
+        logits = self._allowed_first(batch.sampler, self.logits(batch.sequences), batch.sequences)
         feature = self._feature.index_select(0, batch.sequences)
         if shape.is_chain:
             return self._chain(batch, shape.depth, logits, feature)
@@ -82,7 +82,7 @@ class RecurrentDrafter(HeadDrafter):
 
     def _chain(self, batch: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
         position = batch.position.unsqueeze(1) + 1
-        drafts = [self._choose(batch.sampler, logits, position, batch.sequences)]
+        drafts = [self._choose_draft(batch, logits, position, 0)]
         slots = Trunk(batch.position, batch.sequences, self.tail_length).ahead(length - 1)
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
@@ -90,8 +90,17 @@ class RecurrentDrafter(HeadDrafter):
             rows = chain_rows(drafts[-1], slot, batch.sequences, self.tail_length)
             logits, feature = self._run(self.placed(batch, rows), feature)
             position = slot.unsqueeze(1) + 2
-            drafts.append(self._choose(batch.sampler, logits, position, batch.sequences))
+            drafts.append(self._choose_draft(batch, logits, position, step + 1))
         return Draft(torch.cat(drafts, dim=1))
+
+    def _choose_draft(
+        self, batch: BatchState, logits: Tensor, position: Tensor, depth: int
+    ) -> Tensor:
+        """Return the drafts int64 [B, 1] at `position` int64 [B, 1], after `depth` others: the
+        choices from logits [B, 1, Vd], or tokens that must come."""
+        sampler, sequences = batch.sampler, batch.sequences
+        tokens = self._choose(sampler, logits, position, sequences)
+        return sampler.masks.forced(tokens, depth, sequences) if sampler.is_constrained else tokens
 
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
         """Run committed slots with features [B, T, H] and keep the last one's results.

@@ -113,6 +113,7 @@ class RecordedParts:
         self._decide = record(lambda: round_.decide(drafted.rows, forward))
 
     def __call__(self) -> Tensor:
+        self._round.look_ahead()
         followed = self._round.follow(self._draft())
         self._verify()
         self._round.fill_masks(followed)

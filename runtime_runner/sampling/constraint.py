@@ -43,6 +43,10 @@ class Constraint(Protocol):
     def advance(self, token: int) -> None:
         """Append a token to the answer. Raises ConstraintError if no answer can continue so."""
 
+    def look_ahead(self, bitmask: Tensor) -> list[int]:
+        """Write which tokens may follow the answer to `bitmask` uint8 [W], as `fill` does. Returns
+        the tokens that must, as far as they are known."""
+
     def repair(self, rows: DraftRows) -> bool:
         """Put tokens that must come next in the place of drafts that cannot. Returns whether any
         was changed; siblings stay different."""
@@ -107,6 +111,8 @@ class LLGuidanceConstraint:
         """`start` makes a matcher of an empty answer, as `matcher` is."""
         self._matcher, self._start = matcher, start
         self._answer: list[int] = []
+        self._ahead: LLMatcher | None = None
+        """A copy that knows the mask after the answer."""
         self._failed: dict[tuple[int, ...], str] = {}
         """Why no token can be chosen after the answer of the last `fill` and these tokens."""
         self._since_fill: tuple[int, ...] = ()
@@ -118,7 +124,16 @@ class LLGuidanceConstraint:
         if reason is not None:
             raise ConstraintError(f"the answer's form: {reason}")
         self._answer.append(token)
+        self._ahead = None
         self._since_fill += (token,)
+
+    def look_ahead(self, bitmask: Tensor) -> list[int]:
+        rows, forced = DraftRows([0], [[]]), list[int]()
+        for _, _, matcher in self._walk(rows):
+            matcher.unsafe_compute_mask_ptr(bitmask.data_ptr(), len(bitmask))
+            forced = matcher.compute_ff_tokens()
+            self._ahead = matcher
+        return forced
 
     def repair(self, rows: DraftRows) -> bool:
         before = [*rows.tokens]
@@ -139,7 +154,8 @@ class LLGuidanceConstraint:
 
     def _walk(self, rows: DraftRows) -> Iterator[tuple[int, tuple[int, ...], "LLMatcher"]]:
         """Yield rows that may come, with the drafts of their paths and a matcher after them."""
-        left: list[tuple[int, tuple[int, ...], LLMatcher]] = [(0, (), self._matcher.deep_copy())]
+        first = (self._ahead or self._matcher).deep_copy()
+        left: list[tuple[int, tuple[int, ...], LLMatcher]] = [(0, (), first)]
         while left:
             row, path, matcher = left.pop()
             yield row, path, matcher
@@ -151,7 +167,7 @@ class LLGuidanceConstraint:
                     left.append((child, (*path, token), branch))
                 is_broken |= branch.is_error()
             if is_broken:
-                self._matcher = self._after(self._start(), self._answer)
+                self._matcher, self._ahead = self._after(self._start(), self._answer), None
                 left = [(r, p, self._after(self._matcher.deep_copy(), p)) for r, p, _ in left]
 
     @staticmethod

@@ -46,7 +46,7 @@ class Sampler:
         self._length, self._vocab = length, vocab
         self._modes: dict[int, SamplingMode] = {}
         self._with_logprobs: set[int] = set()
-        self.masks = TokenMasks(vocab, self._device, max_rows)
+        self.masks = TokenMasks(sequences, vocab, self._device, max_rows)
         self._of_sampling = torch.zeros(sequences, 1, 1, dtype=torch.bool, device=self._device)
         self._scale: Tensor | None = None
         self._keys: Tensor | None = None

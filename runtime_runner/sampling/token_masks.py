@@ -21,6 +21,12 @@ WORD = 4
 ALL = 255
 """A byte that allows its tokens."""
 
+UNLIKELY = -1e9
+"""The logit of a draft that cannot come. It is finite: log softmax of nothing else is not."""
+FORCED = 16
+"""How many tokens that must come are drafted with certainty."""
+FREE = -1
+"""Stands for a token that need not come."""
 PADDING = -1
 """Stands for the parent of a row that is not used."""
 Followed = tuple[Constraint | None, DraftRows]
@@ -28,16 +34,17 @@ Followed = tuple[Constraint | None, DraftRows]
 
 
 class TokenMasks:
-    """The constraints of an artifact's sequences, and bitmasks for the rows of one step."""
+    """The constraints of an artifact's S sequences, and bitmasks for the rows of one step."""
 
-    def __init__(self, vocab: int, device: torch.device, rows: int = ROWS) -> None:
+    def __init__(self, sequences: int, vocab: int, device: torch.device, rows: int = ROWS) -> None:
         """Hold masks of `vocab` tokens for `rows` rows, allocated for the first constraint."""
-        self._shape = rows, -(-vocab // (BITS * WORD)) * WORD
-        self._vocab, self._device = vocab, device
+        self._sequences, self._vocab, self._rows = sequences, vocab, rows
+        self._device = device
         self._constraints: dict[int, Constraint] = {}
-        self._host: Tensor | None = None  # uint8 [rows, W]
-        self._bitmask: Tensor | None = None  # the same on the device
         self._bits: Tensor | None = None  # uint8 [BITS]
+        self._bitmask: Mirrored | None = None  # uint8 [rows, W]
+        self._ahead: Mirrored | None = None  # uint8 [S, W], after each answer
+        self._forced: Mirrored | None = None  # int64 [S, FORCED], the tokens that must follow it
 
     def __bool__(self) -> bool:
         """Whether any request has a constraint."""
@@ -46,11 +53,12 @@ class TokenMasks:
     def begin(self, sequence: int, constraint: Constraint) -> None:
         """Begin an answer in a sequence."""
         self._constraints[sequence] = constraint
-        if self._host is None:
-            is_cuda = self._device.type == "cuda"
-            self._host = torch.full(self._shape, ALL, dtype=torch.uint8, pin_memory=is_cuda)
-            self._bitmask = self._host.to(self._device)  # on a CPU the same tensor
-            self._bits = 1 << torch.arange(BITS, dtype=torch.uint8, device=self._device)
+        if self._bits is None:
+            width, device = -(-self._vocab // (BITS * WORD)) * WORD, self._device
+            self._bits = 1 << torch.arange(BITS, dtype=torch.uint8, device=device)
+            self._bitmask = Mirrored((self._rows, width), ALL, torch.uint8, device)
+            self._ahead = Mirrored((self._sequences, width), ALL, torch.uint8, device)
+            self._forced = Mirrored((self._sequences, FORCED), FREE, torch.int64, device)
 
     def end(self, sequence: int) -> None:
         """End the answer in a sequence, if there is one."""
@@ -70,17 +78,27 @@ class TokenMasks:
             tokens.copy_(torch.tensor([rows.tokens for _, rows in steps]))
         return steps
 
+    def look_ahead(self) -> None:
+        """Write what may follow all answers, and what must, for drafters."""
+        assert self._ahead is not None and self._forced is not None
+        self._ahead.host.numpy().fill(ALL)
+        self._forced.host.fill_(FREE)
+        for sequence, constraint in self._constraints.items():
+            forced = constraint.look_ahead(self._ahead.host[sequence])[:FORCED]
+            self._forced.host[sequence, : len(forced)] = torch.tensor(forced, dtype=torch.int64)
+        self._ahead.copy()
+        self._forced.copy()
+
     def fill(self, steps: Sequence[Followed]) -> None:
         """Write the masks of all rows of a step, and copy them to the device."""
-        assert self._host is not None and self._bitmask is not None
+        assert self._bitmask is not None
         count = len(steps[0][1].tokens)
-        host = self._host[: count * len(steps)]
+        host = self._bitmask.host[: count * len(steps)]
         host.numpy().fill(ALL)  # by this thread alone: torch would wake others
         for (constraint, rows), bitmask in zip(steps, host.split(count), strict=True):
             if constraint is not None:
                 constraint.fill(rows, bitmask)
-        if self._bitmask is not self._host:
-            self._bitmask[: len(host)].copy_(host, non_blocking=True)
+        self._bitmask.copy(len(host))
 
     def fill_answer(self, sequence: Tensor) -> None:
         """Write the mask after the answer of `sequence` int64 [1], without drafts."""
@@ -88,12 +106,52 @@ class TokenMasks:
 
     def masked(self, logits: Tensor) -> Tensor:
         """Return logits [B, T, V] with minus infinity for tokens that the last `fill` forbids."""
-        assert self._bitmask is not None and self._bits is not None
+        assert self._bitmask is not None
         rows = logits.shape[0] * logits.shape[1]
         with single_threaded_on_cpu(logits):
-            forbidden = (self._bitmask[:rows].unsqueeze(-1) & self._bits) == 0
-            forbidden = forbidden.flatten(1)[:, : self._vocab].view(logits.shape)
-            return logits.masked_fill(forbidden, -torch.inf)
+            forbidden = self._forbidden(self._bitmask.device[:rows])
+            return logits.masked_fill(forbidden.view(logits.shape), -torch.inf)
+
+    def masked_first(self, logits: Tensor, sequences: Tensor, ids: Tensor | None) -> Tensor:
+        """Return a drafter's logits [B, F, Vd] with `UNLIKELY` for first tokens that cannot follow
+        the answers of `sequences` int64 [B]. `ids` int [Vd] are the target's of the columns."""
+        assert self._ahead is not None
+        with single_threaded_on_cpu(logits):
+            forbidden = self._forbidden(self._ahead.device[sequences])
+            forbidden = forbidden if ids is None else forbidden[:, ids]
+            first = logits[:, :1].masked_fill(forbidden.unsqueeze(1), UNLIKELY)
+            return torch.cat((first, logits[:, 1:]), dim=1)
+
+    def forced(self, tokens: Tensor, depth: int, sequences: Tensor) -> Tensor:
+        """Replace drafts int64 [B, 1], with `depth` others between them and the answers of
+        `sequences` int64 [B], by tokens that must come there."""
+        assert self._forced is not None
+        if depth >= FORCED:
+            return tokens
+        forced = self._forced.device[sequences, depth].unsqueeze(1)
+        return torch.where(forced >= 0, forced, tokens)
+
+    def _forbidden(self, bitmask: Tensor) -> Tensor:
+        """Unpack masks uint8 [R, W]. Returns bool [R, V]."""
+        assert self._bits is not None
+        forbidden = (bitmask.unsqueeze(-1) & self._bits) == 0
+        return forbidden.flatten(1)[:, : self._vocab]
+
+
+class Mirrored:
+    """A tensor that the host writes and the device reads. On a CPU both are the same."""
+
+    def __init__(
+        self, shape: tuple[int, ...], value: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        is_cuda = device.type == "cuda"
+        self.host = torch.full(shape, value, dtype=dtype, pin_memory=is_cuda)
+        self.device = self.host.to(device)
+
+    def copy(self, rows: int | None = None) -> None:
+        """Copy the first rows, or all, to the device."""
+        if self.device is not self.host:
+            self.device[:rows].copy_(self.host[:rows], non_blocking=True)
 
 
 def pack_rows(sequences: Tensor, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:

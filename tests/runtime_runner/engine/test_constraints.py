@@ -48,6 +48,14 @@ class ToyConstraint:
             raise ConstraintError(f"{token} after {self.answer}")
         self.answer.append(token)
 
+    def look_ahead(self, bitmask: Tensor) -> list[int]:
+        self.fill(DraftRows([0], [[]]), bitmask.unsqueeze(0))
+        forced, answer = list[int](), [*self.answer]
+        while len(allowed := allowed_after(answer)) == 1:
+            forced += allowed
+            answer += allowed
+        return forced
+
     def repair(self, rows: DraftRows) -> bool:
         changed = False
         for row, path in self._paths(rows):

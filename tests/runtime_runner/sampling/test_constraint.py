@@ -1,10 +1,12 @@
 """Which tokens a constraint forbids, compared with what the texts of all tokens would add."""
 
 import json
+import random
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import jsonschema
 import llguidance
 import pytest
 import torch
@@ -14,6 +16,7 @@ from tokenizers import Tokenizer
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.runtime_runner.sampling.constraint import (
+    LAYOUT,
     Constraint,
     ConstraintError,
     DraftRows,
@@ -22,7 +25,8 @@ from eagle_aot.runtime_runner.sampling.constraint import (
 )
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from eagle_aot.runtime_runner.sampling.token_masks import pack_rows
+from eagle_aot.runtime_runner.sampling.token_masks import FORCED, UNLIKELY, pack_rows
+from support.json_schemas import damaged, random_schema
 
 ROOT = Path(__file__).parents[3]
 VOCABULARY = ROOT / "targets" / "tiny" / "target" / "tokenizer.json"
@@ -31,6 +35,7 @@ VOCAB = TOKENIZER.get_vocab_size() + 8
 """With ids that no token has."""
 STOP = 1
 WIDTH, UNTOUCHED = -(-VOCAB // 32) * 4, 0b01010101
+LLTOKENIZER = llguidance.LLTokenizer(str(VOCABULARY), n_vocab=VOCAB, eos_token=[STOP])
 COMPILER = GrammarCompiler(VOCABULARY, VOCAB, [STOP])
 TEXTS = [TOKENIZER.decode([i], skip_special_tokens=False) for i in range(VOCAB)]
 SPECIAL = {i for i, t in TOKENIZER.get_added_tokens_decoder().items() if t.special}
@@ -155,10 +160,9 @@ def test_a_draft_that_is_too_complex_does_not_end_an_answer() -> None:
     """After `a` nothing can be chosen with little fuel; the answer may still be `bc`."""
     limits = llguidance.LLParserLimits(step_lexer_fuel=400, verbose_errors=False)
     grammar = llguidance.LLMatcher.grammar_from_regex("bc|a(.*a){12}(.*b){12}c")
-    tokenizer = llguidance.LLTokenizer(str(VOCABULARY), n_vocab=VOCAB, eos_token=[STOP])
 
     def start() -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+        return llguidance.LLMatcher(LLTOKENIZER, grammar, log_level=0, limits=limits)
 
     a, b, c = map(token_of, "abc")
     constraint = LLGuidanceConstraint(start(), start)
@@ -255,11 +259,65 @@ def test_each_row_is_constrained_by_its_sequence_and_path() -> None:
     assert torch.equal(sampler.processed(logits, positions, sequences), logits)
 
 
+@pytest.mark.parametrize("reduced", [False, True])
+def test_the_first_draft_is_allowed_and_forced_ones_are_known(reduced: bool) -> None:
+    """Sequence 1 has a choice of two tokens, 2 none for two tokens, 0 no constraint."""
+    sampler = Sampler(3, "cpu", 16, VOCAB)
+    one, a, b = map(token_of, "1ab")
+    sampler.begin(0)
+    for sequence, regex in ((1, "1|a"), (2, "(ab|ab1)")):
+        params = SamplingParams(regex=regex)
+        sampler.begin(sequence, params, [5], constraint=constraint_of(regex=regex))
+    sampler.masks.look_ahead()
+    ids = torch.tensor([b, one, a]) if reduced else None
+    columns = [b, one, a] if reduced else list(range(VOCAB))
+    logits = torch.arange(3.0 * 2 * len(columns)).view(3, 2, -1)
+    sequences = torch.tensor([2, 0, 1])
+    masked = sampler.masks.masked_first(logits, sequences, ids)
+    assert torch.equal(masked[:, 1], logits[:, 1]) and torch.equal(masked[1], logits[1])
+    found = [{columns[i] for i in (row > UNLIKELY).nonzero().flatten()} for row in masked[:, 0]]
+    assert found[0] == {a} and found[2] == {one, a} and masked.isfinite().all()
+    drafts = torch.full((3, 1), 7)
+    forced = [sampler.masks.forced(drafts, depth, sequences) for depth in (0, 1, 2, FORCED)]
+    assert torch.cat(forced, dim=1).tolist() == [[a, b, 7, 7], [7] * 4, [7] * 4]
+
+
 def test_an_object_is_a_schema_too() -> None:
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     assert allowed(constraint_of(json_schema=schema)) == allowed(
         constraint_of(json_schema=json.dumps(schema))
     )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_answers_of_random_schemas_are_valid(seed: int) -> None:
+    """Random tokens of the masks, to the end; every mask is that of a walk token by token."""
+    rng = random.Random(seed)
+    schema = random_schema(rng)
+    constraint, answer = constraint_of(json_schema=schema), list[int]()
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=LAYOUT)
+    walk = llguidance.LLMatcher(LLTOKENIZER, grammar)
+    while STOP not in answer:
+        tokens = allowed(constraint)
+        walked = {i for i in range(VOCAB) if i != STOP and walk.validate_tokens([i]) == 1}
+        is_canonical = len(tokens) == 1 and tokens < walked  # a forced text has the usual tokens
+        assert tokens - {STOP} == walked or is_canonical
+        answer.append(STOP if STOP in tokens else rng.choice(sorted(tokens)))
+        constraint.advance(answer[-1])
+        assert walk.consume_token(answer[-1])
+    text = TOKENIZER.decode(answer[:-1], skip_special_tokens=False)
+    jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_schemas_are_read_or_refused_in_one_line(seed: int) -> None:
+    rng = random.Random(seed)
+    started = time.process_time()
+    try:
+        constraint_of(json_schema=damaged(random_schema(rng), rng))
+    except SettingError as error:
+        assert "\n" not in str(error)
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(
