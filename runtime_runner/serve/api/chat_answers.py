@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Message
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.serve.tool_calls.chat_format import CallPolicy, ChatFormat
@@ -15,6 +16,7 @@ from eagle_aot.runtime_runner.serve.tool_calls.protocol import (
     Content,
     Reasoning,
 )
+from eagle_aot.runtime_runner.serve.tool_calls.schemas import is_deep
 
 
 class ChatTurn:
@@ -29,7 +31,9 @@ class ChatTurn:
         reasoning_effort: str | None = None,
     ) -> None:
         """`tools` are those that the template declares, `policy` says which of them an answer may
-        call."""
+        call. Raises SettingError for `template_values` that are nested too deeply."""
+        if is_deep(template_values):
+            raise SettingError("chat_template_kwargs: nested too deeply")
         self._chat, self._tools, self._policy = chat, tools, policy
         self.template_values = chat.values(tools, template_values or {}, reasoning_effort)
 

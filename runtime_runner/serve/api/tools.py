@@ -10,7 +10,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import FunctionCall, MessageCall
 from eagle_aot.runtime_runner.serve.tool_calls.chat_format import CallPolicy
 from eagle_aot.runtime_runner.serve.tool_calls.protocol import Function, read_object
-from eagle_aot.runtime_runner.serve.tool_calls.schemas import closed
+from eagle_aot.runtime_runner.serve.tool_calls.schemas import closed, is_deep
 
 MAX_TOOLS, MAX_CALLS = 512, 1024
 MAX_CHARACTERS = 4_000_000
@@ -81,7 +81,7 @@ class CalledTool(msgspec.Struct, kw_only=True):
         arguments = read_object(text)
         function: FunctionCall = {
             "name": self.function.name,
-            "arguments": text if arguments is None else arguments,
+            "arguments": text if arguments is None or is_deep(arguments) else arguments,
         }
         return {"id": self.id, "type": "function", "function": function}
 
@@ -100,7 +100,9 @@ def call_policy(
     tools: Sequence[FunctionTool] | None, choice: ToolChoice | None, parallel: bool | None
 ) -> CallPolicy | None:
     """Return what an answer may call, None where it calls nothing. Raises SettingError for a choice
-    that has no tool, and for two tools of one name."""
+    that has no tool, for two tools of one name, and for schemas that are nested too deeply."""
+    if any(is_deep(tool.function.parameters) for tool in tools or ()):
+        raise SettingError("tools: a schema is nested too deeply")
     functions = [function_of(tool.function) for tool in tools or ()]
     if len({function.name for function in functions}) < len(functions):
         raise SettingError("tools: two functions have the same name")

@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.serve.tool_calls.llama3 import Llama3Format
 from eagle_aot.runtime_runner.serve.tool_calls.parser import AnswerParser, ReasoningMarkers
 from eagle_aot.runtime_runner.serve.tool_calls.protocol import Function, ToolCallFormat
 from eagle_aot.runtime_runner.serve.tool_calls.qwen3_xml import Qwen3XmlFormat
+from eagle_aot.runtime_runner.serve.tool_calls.schemas import is_deep
 
 HERMES = "hermes"
 FORMATS: Mapping[str, ToolCallFormat] = {
@@ -153,11 +154,8 @@ class ChatFormat:
     ) -> str:
         tokenizer, markers = self._tokenizer, self._markers(policy)
         writer = GrammarWriter(markers, tokenizer.added_ids, tokenizer.special_ids)
-        try:
-            answer = self._answer(writer, structure, policy)
-            grammar = writer.grammar(f"{self._reasoning_rule(writer, state)} {answer}")
-        except RecursionError as error:
-            raise SettingError("tools: a schema is nested too deeply") from error
+        answer = self._answer(writer, structure, policy)
+        grammar = writer.grammar(f"{self._reasoning_rule(writer, state)} {answer}")
         if structure is None or structure[0] != "grammar":
             return grammar
         form = {"name": "form", "lark_grammar": structure[1]}
@@ -240,13 +238,14 @@ def form_rule(writer: GrammarWriter, name: str, value: Any) -> str:
 
 
 def read_schema(value: str | dict[str, Any]) -> dict[str, Any]:
-    """Return a schema. Raises SettingError for text that is none."""
+    """Return a schema. Raises SettingError for text that is none, and for one that is nested too
+    deeply."""
     try:
         schema = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingError(f"json_schema: not JSON ({error})") from error
-    if not isinstance(schema, dict):
-        raise SettingError("json_schema: not an object")
+    if not isinstance(schema, dict) or is_deep(schema):
+        raise SettingError("json_schema: no object, or nested too deeply")
     return schema
 
 

@@ -5,6 +5,9 @@ from typing import Any
 
 MAX_REFERENCES = 32
 """The longest chain of references, and the deepest nesting, that is followed."""
+MAX_DEPTH = 100
+"""Of a schema and of arguments; llguidance's limit is 128."""
+NESTED = dict, list
 COMBINED = "anyOf", "oneOf"
 SCHEMAS_BY_NAME = "properties", "$defs", "definitions"
 OPENING = frozenset((
@@ -12,6 +15,15 @@ OPENING = frozenset((
     *("$ref", "allOf", "anyOf", "oneOf", "if"),
 ))  # fmt: skip
 """Keywords that say which other properties an object has."""
+
+
+def is_deep(value: Any) -> bool:
+    """Return whether lists and objects of a value are nested more deeply than libraries take."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        lists = [v.values() if isinstance(v, dict) else v for v in level if isinstance(v, NESTED)]
+        level = [each for items in lists for each in items]
+    return bool(level)
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:

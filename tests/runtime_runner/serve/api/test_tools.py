@@ -30,6 +30,7 @@ STOP = {"type": "function", "function": {"name": "stop", "description": "Stops."
 TOOLS = {"tools": [WEATHER, STOP]}
 CALL = {"id": "a", "type": "function", "function": {"name": "stop", "arguments": "{}"}}
 CUT_OFF = {"id": "a", "function": {"name": "f", "arguments": '{"a": 12'}}
+DEEP = json.loads(400 * '{"items": ' + "1" + 400 * "}")
 HELLO = [{"role": "user", "content": "Hi"}]
 CALLED = [
     *HELLO,
@@ -87,6 +88,9 @@ def test_tools_hold_an_answer_to_a_grammar(
      "tools.0.function.name: Expected str matching regex"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type: Invalid value 'web_search'"),
     ({"tool_choice": "any"}, "tool_choice: "),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
+     "tools: a schema is nested too deeply"),
+    ({"chat_template_kwargs": DEEP}, "chat_template_kwargs: nested too deeply"),
     ({"messages": [{"role": "user"}]}, "messages: a turn of the user has no content"),
 ])  # fmt: skip
 def test_wrong_tools_are_refused_in_one_line(body: dict[str, Any], line: str) -> None:
