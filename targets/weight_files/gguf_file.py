@@ -5,6 +5,7 @@ of an interleaved rotary embedding; they are put back into the order of Hugging 
 Source: gguf 0.19, llama.cpp `convert_hf_to_gguf.py`.
 """
 
+from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import Struct, calcsize, unpack_from
@@ -42,14 +43,16 @@ except ImportError as error:
 from eagle_aot.targets.weight_files.protocol import TensorStorage
 
 LLAMA = "llama"
-ARCHITECTURES = ("gemma4", LLAMA, "qwen2", "qwen3")
+GEMMA4 = "gemma4"
+ARCHITECTURES = (GEMMA4, LLAMA, "qwen2", "qwen3", "qwen3moe")
 """Architectures whose conversion is known; others also shift norms or reorder rows."""
 
 TOP = ("model.embed_tokens", "model.norm", "lm_head")
 PER_LAYER = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("self_attn.q_norm", "self_attn.k_norm"),
-    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.gate"),
+    *("mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj"),
     *("input_layernorm", "post_attention_layernorm"),
     *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
     "layer_scalar",
@@ -64,6 +67,8 @@ MAX_ELEMENTS = 3 << 19
 `gguf` package takes 1.6 kB for each."""
 MAX_TEXT = 1 << 20
 """Bytes of a text; the longest ones are chat templates and licences."""
+STACKED = "_exps."
+"""What names of tensors have that stack all experts of a layer."""
 COMPUTED = "rope_freqs.weight"
 """A table that llama.cpp stores and that can be computed from the config."""
 INTERLEAVED = {
@@ -87,10 +92,30 @@ class GgufFile:
         layers = self._count("block_count")
         names = hugging_face_names(self.architecture, layers)
         self._tensors: dict[str, ReaderTensor] = {
-            names.get(tensor.name, tensor.name): tensor
+            name: part
             for tensor in self._reader.tensors
             if tensor.name != COMPUTED
+            for name, part in self._parts(names.get(tensor.name, tensor.name), tensor)
         }
+
+    def _parts(self, name: str, tensor: ReaderTensor) -> Iterator[tuple[str, ReaderTensor]]:
+        """Yield a tensor and its name; one that stacks experts [E, N, K] as those of each.
+
+        Raises UnsupportedError for experts of Gemma 4, whose files scale them in another place.
+        """
+        if STACKED not in tensor.name or len(tensor.shape) != 3:
+            yield name, tensor
+            return
+        if self.architecture == GEMMA4:
+            raise UnsupportedError(
+                f"{self.path}: {tensor.name}: experts of Gemma 4 are read from safetensors alone"
+            )
+        owner, _, leaf = name.partition(".experts.")
+        experts = len(tensor.data)
+        size = {"n_elements": tensor.n_elements // experts, "n_bytes": tensor.n_bytes // experts}
+        for expert, data in enumerate(tensor.data):
+            part = tensor._replace(shape=tensor.shape[:-1], data=data, **size)
+            yield f"{owner}.experts.{expert}.{leaf}", part
 
     def names(self) -> list[str]:
         return list(self._tensors)
