@@ -24,7 +24,7 @@ LIMITS = {
     "product lines": 43_160,
     "product files": 353,
     "scripts and lab lines": 9_560,
-    "test lines": 46_760,
+    "test lines": 46_790,
     "class names with two meanings": 0,
     "pairs of runner rooms that import each other": 0,
     "short files with one importer": 10,

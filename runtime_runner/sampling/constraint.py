@@ -43,9 +43,9 @@ class Constraint(Protocol):
     def advance(self, token: int) -> None:
         """Append a token to the answer. Raises ConstraintError if no answer can continue so."""
 
-    def look_ahead(self, bitmask: Tensor) -> list[int]:
-        """Write which tokens may follow the answer to `bitmask` uint8 [W], as `fill` does. Returns
-        the tokens that must, as far as they are known."""
+    def look_ahead(self, bitmask: Tensor | None) -> list[int]:
+        """Write which tokens may follow the answer to `bitmask` uint8 [W], as `fill` does, unless
+        it is None. Returns the tokens that must, as far as they are known."""
 
     def repair(self, rows: DraftRows) -> bool:
         """Put tokens that must come next in the place of drafts that cannot. Returns whether any
@@ -127,10 +127,11 @@ class LLGuidanceConstraint:
         self._ahead = None
         self._since_fill += (token,)
 
-    def look_ahead(self, bitmask: Tensor) -> list[int]:
+    def look_ahead(self, bitmask: Tensor | None) -> list[int]:
         rows, forced = DraftRows([0], [[]]), list[int]()
         for _, _, matcher in self._walk(rows):
-            matcher.unsafe_compute_mask_ptr(bitmask.data_ptr(), len(bitmask))
+            if bitmask is not None:
+                matcher.unsafe_compute_mask_ptr(bitmask.data_ptr(), len(bitmask))
             forced = matcher.compute_ff_tokens()
             self._ahead = matcher
         return forced

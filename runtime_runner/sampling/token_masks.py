@@ -43,7 +43,7 @@ class TokenMasks:
         self._constraints: dict[int, Constraint] = {}
         self._bits: Tensor | None = None  # uint8 [BITS]
         self._bitmask: Mirrored | None = None  # uint8 [rows, W]
-        self._ahead: Mirrored | None = None  # uint8 [S, W], after each answer
+        self._ahead: Tensor | None = None  # uint8 [S, W] on the host, after each answer
         self._forced: Mirrored | None = None  # int64 [S, FORCED], the tokens that must follow it
 
     def __bool__(self) -> bool:
@@ -57,7 +57,7 @@ class TokenMasks:
             width, device = -(-self._vocab // (BITS * WORD)) * WORD, self._device
             self._bits = 1 << torch.arange(BITS, dtype=torch.uint8, device=device)
             self._bitmask = Mirrored((self._rows, width), ALL, torch.uint8, device)
-            self._ahead = Mirrored((self._sequences, width), ALL, torch.uint8, device)
+            self._ahead = torch.full((self._sequences, width), ALL, dtype=torch.uint8)
             self._forced = Mirrored((self._sequences, FORCED), FREE, torch.int64, device)
 
     def end(self, sequence: int) -> None:
@@ -79,14 +79,17 @@ class TokenMasks:
         return steps
 
     def look_ahead(self) -> None:
-        """Write what may follow all answers, and what must, for drafters."""
+        """Write what must follow all answers, and on a CPU what may, for drafters.
+
+        A GPU would wait for these masks, which in a string of limited length take 0.8 ms each.
+        """
         assert self._ahead is not None and self._forced is not None
-        self._ahead.host.numpy().fill(ALL)
+        self._ahead.numpy().fill(ALL)
         self._forced.host.fill_(FREE)
         for sequence, constraint in self._constraints.items():
-            forced = constraint.look_ahead(self._ahead.host[sequence])[:FORCED]
+            bitmask = self._ahead[sequence] if self._device.type == "cpu" else None
+            forced = constraint.look_ahead(bitmask)[:FORCED]
             self._forced.host[sequence, : len(forced)] = torch.tensor(forced, dtype=torch.int64)
-        self._ahead.copy()
         self._forced.copy()
 
     def fill(self, steps: Sequence[Followed]) -> None:
@@ -114,10 +117,13 @@ class TokenMasks:
 
     def masked_first(self, logits: Tensor, sequences: Tensor, ids: Tensor | None) -> Tensor:
         """Return a drafter's logits [B, F, Vd] with `UNLIKELY` for first tokens that cannot follow
-        the answers of `sequences` int64 [B]. `ids` int [Vd] are the target's of the columns."""
+        the answers of `sequences` int64 [B]: see `look_ahead`. `ids` int [Vd] are the target's of
+        the columns."""
         assert self._ahead is not None
+        if logits.device.type != "cpu":
+            return logits
         with single_threaded_on_cpu(logits):
-            forbidden = self._forbidden(self._ahead.device[sequences])
+            forbidden = self._forbidden(self._ahead[sequences])
             forbidden = forbidden if ids is None else forbidden[:, ids]
             first = logits[:, :1].masked_fill(forbidden.unsqueeze(1), UNLIKELY)
             return torch.cat((first, logits[:, 1:]), dim=1)

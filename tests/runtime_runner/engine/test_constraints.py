@@ -48,8 +48,9 @@ class ToyConstraint:
             raise ConstraintError(f"{token} after {self.answer}")
         self.answer.append(token)
 
-    def look_ahead(self, bitmask: Tensor) -> list[int]:
-        self.fill(DraftRows([0], [[]]), bitmask.unsqueeze(0))
+    def look_ahead(self, bitmask: Tensor | None) -> list[int]:
+        if bitmask is not None:
+            self.fill(DraftRows([0], [[]]), bitmask.unsqueeze(0))
         forced, answer = list[int](), [*self.answer]
         while len(allowed := allowed_after(answer)) == 1:
             forced += allowed
@@ -199,3 +200,23 @@ def test_tokens_that_must_come_are_accepted_drafts() -> None:
     number = requests.add(constrained([3, 1, 4, 1, 5], 1))
     requests.finish()
     assert requests.ends[number].stats.accepted >= 8  # of the 16 forced tokens, every second
+
+
+@pytest.mark.parametrize("steps", range(0, 16, 3))
+def test_an_answer_may_be_cancelled_at_any_point(steps: int) -> None:
+    """Its neighbours keep their texts, and no constraint is left."""
+    prompts = [[1], [2, 2]]
+    engine = engine_of(3, Graphs().record)
+    requests = Requests(engine)
+    kept = requests.add(constrained(prompts[0], 4))
+    cancelled = requests.add(constrained(prompts[1], 0, TREE))
+    free = requests.add(request_of([9, 9], 60))
+    for _ in range(steps):
+        requests.step()
+    engine.cancel(cancelled)
+    requests.finish()
+    assert requests.ends[cancelled].reason == "cancelled"
+    assert requests.tokens[kept] == expected(prompts[0])
+    assert requests.tokens[cancelled] == expected(prompts[1])[: len(requests.tokens[cancelled])]
+    assert [requests.tokens[free]] == answers(engine_of(1), request_of([9, 9], 60))
+    assert not engine.schedule.batch.sampler.is_constrained

@@ -280,6 +280,7 @@ def test_the_first_draft_is_allowed_and_forced_ones_are_known(reduced: bool) -> 
     drafts = torch.full((3, 1), 7)
     forced = [sampler.masks.forced(drafts, depth, sequences) for depth in (0, 1, 2, FORCED)]
     assert torch.cat(forced, dim=1).tolist() == [[a, b, 7, 7], [7] * 4, [7] * 4]
+    assert constraint_of(regex="ab1?").look_ahead(None) == [a, b]
 
 
 def test_an_object_is_a_schema_too() -> None:
