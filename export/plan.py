@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.artifact import EAGLE3, NGRAM
-from eagle_aot.common.errors import EagleError, ExportError, HubError, UnsupportedError
+from eagle_aot.common.errors import (
+    EagleError,
+    ExportError,
+    HubError,
+    SettingError,
+    UnsupportedError,
+)
 from eagle_aot.common.hub import Repository
 from eagle_aot.common.memory import free_bytes, in_binary
 from eagle_aot.common.text import gigabytes
@@ -259,8 +265,8 @@ def _smaller(spec: ExportSpec, plan: ExportPlan, free: int) -> str:
         changed: dict[str, Any] = {"backend": plan.backend, option: value}
         try:
             smaller = plan_export(replace(spec, check_only=True, **changed))
-        except UnsupportedError:  # a target with experts
-            continue
+        except (SettingError, UnsupportedError):
+            continue  # another option excludes it, or a target with experts
         if smaller is not None and copies * smaller.weight_bytes <= free:
             return f"--{option.replace('_', '-')} {value} would fit"
     return "no setting would fit: name a smaller target, or use a larger machine"

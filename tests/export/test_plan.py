@@ -81,6 +81,15 @@ def test_too_little_memory_of_the_host_stops_an_export(
         check_machine(planned(**TINY), spec)
 
 
+def test_a_setting_that_another_option_excludes_is_not_suggested(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {**TINY, "table_quant": "int8"}  # which --cpu-weights includes
+    monkeypatch.setattr(plan, "free_bytes", lambda device: 4 * 10**7)
+    with pytest.raises(ExportError, match="no setting would fit"):
+        check_machine(planned(**options), ExportSpec(**options, output_dir=tmp_path / "new"))
+
+
 def test_export_stops_before_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tests have no Hub: an export that went on would say so."""
     monkeypatch.chdir(tmp_path)
