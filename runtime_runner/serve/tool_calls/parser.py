@@ -66,7 +66,8 @@ class AnswerParser:
         return events
 
     def finish(self) -> list[AnswerEvent]:
-        """Return what is left at the end of the text: a call that has not begun is content."""
+        """Return what is left at the end of the text: half the begin of a call is content, unless
+        it follows another call."""
         events = self.feed("")
         reader = self._reader
         if reader is not None and reader.name is None:
@@ -76,14 +77,18 @@ class AnswerParser:
                 events.append(CallArguments(self.calls - 1, arguments))
                 self._text = ""
             else:
-                self._text = self._begin + self._text
-        elif reader is not None:
+                self._text = "" if self.calls else self._begin + self._text
+        elif reader is not None or (self.calls and self._is_half_begin()):
             self._text = ""
         if self._text and self._read == self._read_reasoning:
             self._text = self._text.rstrip()
             self._emit(Reasoning, len(self._text), events)
         self._emit(Content, len(self._text), events)
         return events
+
+    def _is_half_begin(self) -> bool:
+        """Return whether the text that is left begins a call."""
+        return self._calls is not None and self._calls.begin.startswith(self._text.strip())
 
     def _read_start(self, events: list[AnswerEvent]) -> bool:
         """Find out whether the answer begins with reasoning."""

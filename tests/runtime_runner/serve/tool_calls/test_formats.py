@@ -296,6 +296,17 @@ def test_other_spellings_of_hermes_calls(text: str, call: tuple[str, str]) -> No
         assert read(AnswerParser(FORMATS["hermes"], FUNCTIONS), parts) == ("", "", [call])
 
 
+@pytest.mark.parametrize(("rest", "content"), [
+    ("\n<tool", ""), ("\n<tool_call>", ""), ('\n<tool_call>\n{"na', ""), ("\nDone", "Done"),
+])  # fmt: skip
+def test_half_a_call_after_another_is_no_content(rest: str, content: str) -> None:
+    """An answer may be cut off anywhere."""
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    for parts in ([call + rest], [*call, *rest]):
+        parser = AnswerParser(FORMATS["hermes"], FUNCTIONS)
+        assert read(parser, parts) == ("", content, [("f", "{}")])
+
+
 @pytest.mark.parametrize(("text", "content", "calls"), [
     ('<|python_tag|>{"name": "f", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),
     ('{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "",
