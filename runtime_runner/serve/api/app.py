@@ -1,5 +1,6 @@
 """The application: its endpoints, its page, and what all requests are checked for."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from eagle_aot.runtime_runner.serve.api.responses import (
     ResponseBuilder,
     VisibleLogprobs,
 )
+from eagle_aot.runtime_runner.serve.api.responses_api import (
+    ResponsesBuilder,
+    ResponsesRequest,
+    response_events,
+)
 from eagle_aot.runtime_runner.serve.api.tokens import (
     DETOKENIZE,
     TOKENIZE,
@@ -38,10 +44,11 @@ PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-PREFIX, CHAT, COMPLETION = "/v1", "/chat/completions", "/completions"
+PREFIX, CHAT, COMPLETION, RESPONSES = "/v1", "/chat/completions", "/completions", "/responses"
 BODIES: dict[str, type[msgspec.Struct]] = {
     PREFIX + CHAT: ChatCompletionRequest,
     PREFIX + COMPLETION: CompletionRequest,
+    PREFIX + RESPONSES: ResponsesRequest,
     TOKENIZE: TokenizeRequest,
     DETOKENIZE: DetokenizeRequest,
 }
@@ -144,11 +151,22 @@ def api_endpoints(service: Service, bodies: BodyReader) -> APIRouter:
         body = await bodies.read(connection, CompletionRequest)
         return await answer(service, connection, body)
 
+    @router.post(RESPONSES, response_model=None)
+    async def responses(connection: Request) -> Response:
+        request, body = await bodies.read_response(connection)
+        return await answer(service, connection, body, request)
+
     return router
 
 
-async def answer(service: Service, connection: Request, body: ParsedBody) -> Response:
-    """Answer each prompt with all parameters."""
+async def answer(
+    service: Service,
+    connection: Request,
+    body: ParsedBody,
+    response: ResponsesRequest | None = None,
+) -> Response:
+    """Answer each prompt with all parameters, in the form of the Responses API if `response` is its
+    request."""
     model, wanted = service.model, body.request
     if not isinstance(wanted, ChatCompletionRequest):
         turn = None
@@ -181,5 +199,10 @@ async def answer(service: Service, connection: Request, body: ParsedBody) -> Res
     if turn is not None:
         answers = {index: turn.answer(prompt.tokens) for index, (prompt, _) in enumerate(pairs)}
         count = model.chat.reasoning_tokens
-        builder = ChatResponseBuilder(**options, answers=answers, reasoning_tokens=count)
+        options |= {"answers": answers, "reasoning_tokens": count}
+        builder = ChatResponseBuilder(**options)
+    if response is not None:
+        builder = ResponsesBuilder(**options, request=response)
+        write = partial(response_events, builder)
+        return await respond(connection, wanted, stream, builder, write)
     return await respond(connection, wanted, stream, builder)

@@ -17,6 +17,7 @@ from eagle_aot.runtime_runner.serve.api.access import cache_salt
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, invalid_body
 from eagle_aot.runtime_runner.serve.api.fields import FieldReader
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest, ModelRequest
+from eagle_aot.runtime_runner.serve.api.responses_api import ResponsesRequest
 from eagle_aot.runtime_runner.serve.service import ServedModel
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,17 @@ class BodyReader:
         authorization = connection.headers.get("authorization", "")
         return await self._read(connection, lambda body: self._parse(body, kind, authorization))
 
+    async def read_response(self, connection: Request) -> tuple[ResponsesRequest, ParsedBody]:
+        """Return a body of the Responses API, and what it is as that of a chat. Raises as `read`
+        does."""
+        authorization = connection.headers.get("authorization", "")
+
+        def parse(content: bytes) -> tuple[ResponsesRequest, ParsedBody]:
+            request, warnings = self._decode(content, ResponsesRequest)
+            return request, self._parsed(request.chat(), warnings, authorization)
+
+        return await self._read(connection, parse)
+
     async def read_struct(self, connection: Request, kind: type[T]) -> T:
         """Return a body that generates nothing. Raises as `read` does."""
         return await self._read(connection, lambda body: self._decode(body, kind)[0])
@@ -88,6 +100,11 @@ class BodyReader:
         self, content: bytes, kind: type[GenerationRequest], authorization: str
     ) -> ParsedBody:
         request, warnings = self._decode(content, kind)
+        return self._parsed(request, warnings, authorization)
+
+    def _parsed(
+        self, request: GenerationRequest, warnings: Sequence[str], authorization: str
+    ) -> ParsedBody:
         prompts = request.prompts()
         salt = cache_salt(self._model, authorization, request.cache_salt)
         defaults = self._model.sampling_defaults

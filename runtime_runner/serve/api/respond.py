@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -17,6 +17,8 @@ from eagle_aot.runtime_runner.serve.api.responses import ResponseBuilder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+EventsOf = Callable[[AnswerStream, AnswerPart, AsyncIterator[AnswerPart]], AsyncIterator[bytes]]
+"""A function that makes events of a stream, its first part and the others."""
 CLIENT_CLOSED_REQUEST = 499
 """The status of a response that no client reads."""
 EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -27,9 +29,14 @@ class ClientDisconnected(Exception):
 
 
 async def respond(
-    connection: Request, request: GenerationRequest, stream: AnswerStream, builder: ResponseBuilder
+    connection: Request,
+    request: GenerationRequest,
+    stream: AnswerStream,
+    builder: ResponseBuilder,
+    write: EventsOf | None = None,
 ) -> Response:
-    """Return the whole response, or one of events. The stream is closed when it has been read."""
+    """Return the whole response, or one of events, those of `write` where they are no chunks. The
+    stream is closed when it has been read."""
     streams = False
     try:
         if not request.stream:
@@ -43,7 +50,10 @@ async def respond(
     finally:
         if not streams:
             stream.close()
-    content = events(request, stream, builder, first, parts)
+    if write is None:
+        content = events(request, stream, builder, first, parts)
+    else:
+        content = write(stream, first, parts)
     return StreamingResponse(content, media_type="text/event-stream", headers=EVENT_HEADERS)
 
 

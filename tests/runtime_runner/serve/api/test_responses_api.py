@@ -1,0 +1,159 @@
+"""/v1/responses, through OpenAI's own client."""
+
+from typing import Any, cast
+
+import openai
+import pytest
+from fastapi.testclient import TestClient
+
+from eagle_aot.common.prompts import Prompt
+from eagle_aot.runtime_runner.decode.stats import Stats
+from eagle_aot.runtime_runner.frontend.generation import Result
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerStream, RequestFailed
+from eagle_aot.runtime_runner.serve.service import AnswerRequest
+from support.chat_templates import format_tokenizer
+from support.full_service import MODEL, FullService
+
+TEXTS = ["", "Ada ", "has 3."]
+USAGE = (1, 3, 4)
+
+
+class AnsweringService(FullService):
+    """Answers every request with `TEXTS`, and with a failure at the end if that is wanted."""
+
+    failed = False
+    reason = "stop"
+    texts = TEXTS
+
+    def __init__(self) -> None:
+        tokenizer, self.prompts = format_tokenizer("hermes"), list[Any]()
+        super().__init__(tokenizer=tokenizer)
+        self.model.fingerprint, self.model.tokenizer = "eagle-1", tokenizer
+
+    async def read(
+        self, prompt: Prompt, *, raw: bool, template_values: object = None
+    ) -> TokenizedPrompt:
+        self.prompts.append(prompt)
+        return TokenizedPrompt((1,))
+
+    def submit(self, request: AnswerRequest) -> AnswerStream:
+        self.requests.append(request)
+        stream = AnswerStream(1, 60.0, self.metrics)
+        ((_, params),) = request.prompts
+        for token, text in enumerate(self.texts):
+            stream.put(0, AnswerDelta(text, {}, (), (token,)))
+        result = Result(
+            prompt_tokens=1, cached_tokens=0, token_ids=[0, 1, 2], logprobs=None,
+            prompt_logprobs=None, text="".join(self.texts), finish_reason=self.reason, executor="",
+            drafter=None, parameters=params, stats=Stats(chain_len=4), times=None,
+        )  # fmt: skip
+        stream.put(0, RequestFailed("a forward failed") if self.failed else result)
+        return stream
+
+
+def client_of(service: FullService) -> openai.OpenAI:
+    http = TestClient(service.app, "http://localhost/v1", raise_server_exceptions=False)
+    return openai.OpenAI(api_key="none", base_url="http://localhost/v1", http_client=http)
+
+
+def test_a_response_is_that_of_a_chat() -> None:
+    service = AnsweringService()
+    turns: Any = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Who?"}]},
+        {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+         "content": [{"type": "output_text", "text": "Tom.", "annotations": []}]},
+        {"role": "user", "content": "And?"},
+    ]  # fmt: skip
+    with client_of(service) as client:
+        answer = client.responses.create(
+            model=MODEL, input=turns, instructions="Be brief.", max_output_tokens=9, temperature=0.5
+        )
+        plain = client.chat.completions.create
+        system: Any = {"role": "system", "content": "Be brief."}
+        others: Any = [{"role": t["role"], "content": t["content"]} for t in turns]
+        plain(model=MODEL, messages=[system, *others], max_tokens=9, temperature=0.5)
+    assert answer.output_text == "Ada has 3." and answer.status == "completed"
+    assert answer.usage is not None
+    assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (
+        USAGE
+    )
+    assert (answer.temperature, answer.max_output_tokens) == (0.5, 9)
+    response, chat = service.requests
+    assert service.prompts[0] == service.prompts[1] and len(service.prompts[0]) == 4
+    assert response.prompts[0][1].max_new_tokens == chat.prompts[0][1].max_new_tokens == 9
+
+
+@pytest.mark.parametrize(("reason", "status"), [("stop", "completed"), ("context", "incomplete")])
+def test_a_stream_has_the_same_response(reason: str, status: str) -> None:
+    service = AnsweringService()
+    service.reason = reason
+    with client_of(service) as client:
+        whole = client.responses.create(model=MODEL, input="Who?", extra_body={"x": 1})
+        with client.responses.stream(model=MODEL, input="Who?", extra_body={"x": 1}) as stream:
+            events: list[Any] = [*stream]
+    final = events[-1].response
+    assert [event.type for event in events] == [
+        "response.created", "response.in_progress", "response.output_item.added",
+        "response.content_part.added", "response.output_text.delta", "response.output_text.delta",
+        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        f"response.{status}",
+    ]  # fmt: skip
+    assert [event.sequence_number for event in events] == [*range(10)]
+    assert final.output_text == whole.output_text == "Ada has 3." and final.status == whole.status
+    assert final.usage == whole.usage and final.incomplete_details == whole.incomplete_details
+    line = ["x: not known here, ignored"]
+    assert cast(Any, whole).warnings == cast(Any, final).warnings == line
+
+
+def test_reasoning_is_an_item_of_its_own() -> None:
+    service = AnsweringService()
+    service.texts = ["<think>Hm", ".</think>", "has 3."]
+    with client_of(service) as client:
+        whole = client.responses.create(model=MODEL, input="Who?")
+        stream = client.responses.create(model=MODEL, input="Who?", stream=True)
+        (last,) = (event for event in stream if event.type == "response.completed")
+    assert [item.type for item in whole.output] == ["reasoning", "message"]
+    assert [item.type for item in last.response.output] == ["reasoning", "message"]
+    for response in (whole, last.response):
+        thought: Any = response.output[0]
+        assert thought.content[0].text == "Hm." and response.output_text == "has 3."
+
+
+def test_a_failure_is_the_last_event() -> None:
+    service = AnsweringService()
+    service.failed = True
+    with client_of(service) as client:
+        stream = client.responses.create(model=MODEL, input="Who?", stream=True)
+        *_, last = stream
+        assert last.type == "error" and last.message == "a forward failed"
+        assert last.code == "request_failed"
+        with pytest.raises(openai.InternalServerError, match="a forward failed"):
+            client.responses.create(model=MODEL, input="Who?")
+
+
+def test_a_schema_is_the_form_of_a_response() -> None:
+    service = AnsweringService()
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    form: Any = {"format": {"type": "json_schema", "name": "a", "strict": True, "schema": schema}}
+    with client_of(service) as client:
+        answer = client.responses.create(model=MODEL, input="Who?", text=form)
+        chat: Any = client.chat.completions.create
+        old = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        chat(model=MODEL, messages=[{"role": "user", "content": "Who?"}], response_format=old)
+    first, second = (request.prompts[0][1].structure for request in service.requests)
+    assert first == second is not None and cast(Any, answer.text).format.type == "json_schema"
+
+
+@pytest.mark.parametrize(("body", "line"), [
+    ({"input": []}, "input: Expected array of length >= 1"),
+    ({}, "input: Field required"),
+    ({"input": [{"type": "reasoning", "role": "user", "content": ""}]}, "input.0.type"),
+    ({"input": "a", "tools": [{"type": "web_search"}]}, "tools: cannot be done here"),
+    ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id: cannot be done"),
+    ({"input": "a", "n": 2}, "n: a response has one answer"),
+])  # fmt: skip
+def test_what_cannot_be_done_is_refused(body: dict[str, Any], line: str) -> None:
+    with TestClient(AnsweringService().app, base_url="http://localhost") as client:
+        answer = client.post("/v1/responses", json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["message"].startswith(line)
