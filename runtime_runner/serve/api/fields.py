@@ -94,11 +94,14 @@ IGNORED = {
     *("user", "metadata", "service_tier", "safety_identifier", "include_obfuscation"),
     *("prompt_cache_key", "prompt_cache_retention", "prediction", "parallel_tool_calls"),
     *("cache_control", "annotations", "cache_prompt", "id_slot", "n_keep"),
-    *("guided_decoding_backend", "spaces_between_special_tokens", "length_penalty"),
+    *("disable_fallback", "disable_any_whitespace", "guided_decoding_backend"),
+    *("spaces_between_special_tokens", "length_penalty"),
     *("mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     *("dry_sequence_breakers", "xtc_threshold", "dynatemp_exponent", "early_stopping"),
 }
 """Names that change no answer: hints, and what belongs to names of `REFUSED`."""
+FORM = "structured_outputs."
+"""The path of an object whose unknown names would change an answer, too."""
 MAX_NAMES = 1024
 """The limit of names in an object."""
 MOST_LINES = 8
@@ -204,8 +207,8 @@ class FieldReader:
             return
         if name == "repeat_last_n" and body.get("repetition_penalty") in (None, 1):
             return  # it says what is not penalized
-        if not path and name in REFUSED:
-            self.refused.add(name, "cannot be done here: leave it out")
+        if path == FORM or (not path and name in REFUSED):
+            self.refused.add(path + name, "cannot be done here: leave it out")
             return
         if self.strict:
             self.unknown.add(path + name, "no such parameter here", fields)

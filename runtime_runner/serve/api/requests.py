@@ -120,12 +120,18 @@ class StructuredOutputs(Body):
     regex: RequestText | None = None
     grammar: RequestText | None = None
     choice: tuple[RequestText, ...] | None = None
+    json_object: bool | None = None
+
+    @property
+    def _is_object(self) -> bool:
+        """Whether any object will do."""
+        return bool(self.json_object) and self.json is None
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of `SamplingParams`. Raises SettingError for GBNF that cannot be read."""
         return {
-            "json_schema": self.json,
+            "json_schema": {"type": "object"} if self._is_object else self.json,
             "regex": self.regex,
             "grammar": None if self.grammar is None else as_lark(self.grammar),
             "choices": self.choice,

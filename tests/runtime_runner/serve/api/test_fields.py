@@ -83,6 +83,7 @@ def test_null_in_a_schema_stays() -> None:
     ({"tools": [], "best_of": 1, "store": False, "mirostat": 0, "typical_p": 1.0}, {}),
     ({"metadata": {"a": "b"}, "user": "u", "cache_prompt": True, "service_tier": "auto"}, {}),
     ({"repeat_last_n": 64, "repeat_penalty": 1.0}, {"repetition_penalty": 1}),
+    ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, {"regex": "a"}),
     ({"mirostat_tau": 5.0, "dry_base": 1.75, "xtc_threshold": 0.1}, {}),
 ])  # fmt: skip
 def test_other_servers_names_and_what_changes_nothing(
@@ -112,6 +113,7 @@ def test_a_low_temperature_is_greedy_and_said_to_be() -> None:
     ({"repeat_last_n": 64, "repeat_penalty": 1.1}, "repeat_last_n: cannot"),
     ({"n_predict": 1, "max_tokens": 2}, "n_predict: the same as max_tokens: leave out one"),
     ({"regex": "a", "guided_regex": "b"}, "guided_regex: the same as structured_outputs.regex"),
+    ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag: cannot"),
     ({"structured_outputs": 3, "regex": "a"}, "structured_outputs: Expected object"),
 ])  # fmt: skip
 def test_what_would_change_the_text_is_refused_by_name(body: dict[str, Any], line: str) -> None:

@@ -293,6 +293,7 @@ def test_many_answers_cost_little_more_than_one() -> None:
      ("json_schema", {"type": "null"})),
     ({"structured_outputs": {"json": {"type": "null"}}}, ("json_schema", {"type": "null"})),
     ({"structured_outputs": {"json": {}}}, ("json_schema", {})),
+    ({"structured_outputs": {"json_object": True}}, ("json_schema", {"type": "object"})),
     ({"structured_outputs": {"json": "{}"}}, ("json_schema", "{}")),
     ({"structured_outputs": {"regex": "a+"}}, ("regex", "a+")),
     ({"structured_outputs": {"grammar": "start: /a/"}}, ("grammar", "start: /a/")),
