@@ -77,7 +77,19 @@ class Patch:
         return replacement
 
 
+LOOPS = tuple(
+    Patch(
+        target=f"{library}.pass_base:_unstack_pytree",
+        replacement="xnnpack_replacements:first_of_each",
+        why="To trace the body of a loop over rows again, a pass takes all rows apart, which fixes "
+        "their number.",
+        saves="nothing; targets with experts have such loops",
+        required=True,
+    )
+    for library in ("torch._export", "executorch.exir")
+)
 XNNPACK: tuple[Patch, ...] = (
+    *LOOPS,
     Patch(
         target="executorch.backends.xnnpack.xnnpack_preprocess:XNNPACKPassManager",
         replacement="xnnpack_replacements:needed_passes",
@@ -99,17 +111,6 @@ XNNPACK: tuple[Patch, ...] = (
         why="ExecuTorch traces a graph seven times to make its operators edge operators.",
         saves="10 % of an export's time (6.5 of 66 CPU seconds for the shipped pair)",
         upstream="pytorch/executorch#18496 (decompositions, at the same place)",
-    ),
-    *(
-        Patch(
-            target=f"{library}.pass_base:_unstack_pytree",
-            replacement="xnnpack_replacements:first_of_each",
-            why="To trace the body of a loop over rows again, a pass takes all rows apart, which "
-            "fixes their number.",
-            saves="nothing; targets with experts have such loops",
-            required=True,
-        )
-        for library in ("torch._export", "executorch.exir")
     ),
 )
 

@@ -21,7 +21,7 @@ from torch.export import ExportedProgram, default_decompositions
 
 from eagle_aot.artifact import PROGRAM
 from eagle_aot.export.lowering.backend import ASSEMBLE
-from eagle_aot.export.lowering.patches import XNNPACK, Patch, Replacement, applied
+from eagle_aot.export.lowering.patches import LOOPS, XNNPACK, Patch, Replacement, applied
 
 PATCHES: tuple[Patch, ...] = XNNPACK
 
@@ -72,14 +72,14 @@ def lower(
     # all methods would be traced once more.
     edge = EdgeProgramManager(lowered, dict(constants), config)
     planning = MemoryPlanningPass(alloc_graph_input=False, share_mutable_buffers=True)
-    return edge.to_executorch(
-        ExecutorchBackendConfig(
-            memory_planning_pass=planning,
-            emit_mutable_buffer_names=True,
-            external_constants=lambda node: TAG if node.name in tables else None,
-            run_reinplace_pass=True,  # caches are written in place, not copied whole
-        )
+    options = ExecutorchBackendConfig(
+        memory_planning_pass=planning,
+        emit_mutable_buffer_names=True,
+        external_constants=lambda node: TAG if node.name in tables else None,
+        run_reinplace_pass=True,  # caches are written in place, not copied whole
     )
+    with applied(LOOPS):
+        return edge.to_executorch(options)
 
 
 def share_tables(programs: Mapping[str, ExportedProgram]) -> set[str]:

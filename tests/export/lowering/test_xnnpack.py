@@ -7,12 +7,18 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 from torch import Tensor, nn
-from torch.export import ExportedProgram, exported_program
+from torch.export import Dim, ExportedProgram, exported_program
 from torch.nn import functional as F
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.export.lowering import xnnpack
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear, Int8Table, int8_by_rows
+from eagle_aot.targets.decoder.experts import (
+    ExpertLinears,
+    Experts,
+    ExpertsConfig,
+    choose_experts,
+)
 
 ROWS, WIDTH = 2000, 64
 
@@ -82,3 +88,34 @@ def test_a_program_is_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(xnnpack.LinearPartitioner, "transform_for_pre_decomposition")
     xnnpack.lower({"forward": program}, {}, lambda stage: None)
     assert len(programs) == 1 + 2, "what it saves"
+
+
+class Routed(nn.Module):
+    """Experts and their router."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = ExpertsConfig(num_experts=6, top_k=2, intermediate_size=24)
+        self.router = nn.Linear(16, 6)
+        self.experts = Experts(self.config, 16, "gelu_tanh", torch.float32)
+        self.experts.gate_up_proj = ExpertLinears(torch.randn(6, 48, 16))
+        self.experts.down_proj = ExpertLinears(torch.randn(6, 16, 24))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        mixed = self.experts(rows, *choose_experts(self.router(rows), self.config))
+        return (mixed * 2).unsqueeze(0)
+
+
+def test_a_loop_over_rows_takes_any_number_of_them(tmp_path: Path) -> None:
+    """Where that is the only size that varies; a row has the same bits in each."""
+    torch.manual_seed(0)
+    module, rows = Routed().eval(), torch.randn(40, 16)
+    shapes = ({0: Dim("rows", min=1, max=64)},)
+    traced = torch.export.export(module, (rows[:8],), dynamic_shapes=shapes, strict=False)
+    xnnpack.write(xnnpack.lower({"mix": traced}, {}, lambda stage: None), tmp_path)
+    method = Runtime.get().load_program(tmp_path / PROGRAM).load_method("mix")
+    assert method is not None
+    together = method.execute([rows])[0].clone()
+    torch.testing.assert_close(together, module(rows), rtol=1e-4, atol=1e-4)
+    for count in (1, 2, 9):
+        assert torch.equal(method.execute([rows[:count]])[0], together[:, :count])
