@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 from eagle_aot.targets.step import TAIL, chain_tail
 
 BATCH, ROWS, WIDTH = "batch", "rows", "width"
@@ -91,10 +92,15 @@ def caches_of(pair: nn.Module, owner: str) -> frozenset[str]:
     A cache's module is called `kv_cache`: by this name ExecuTorch's CUDA backend recognises caches,
     for which it allocates no memory while it compiles.
     """
-    caches = [path for path, module in pair.named_modules() if isinstance(module, KVCache)]
-    assert all(path.endswith("kv_cache") for path in caches), caches
-    owned = [path for path in caches if path.startswith(f"{owner}.")]
-    return frozenset(f"{path}.{buffer}" for path in owned for buffer in ("k", "v"))
+    kinds = KVCache | RecurrentCache
+    caches = {path: module for path, module in pair.named_modules() if isinstance(module, kinds)}
+    assert all(path.endswith("kv_cache") for path in caches), list(caches)
+    return frozenset(
+        f"{path}.{buffer}"
+        for path, cache in caches.items()
+        for buffer in cache.buffer_names
+        if path.startswith(f"{owner}.")
+    )
 
 
 def prompt_inputs(rows: int) -> dict[str, Input]:

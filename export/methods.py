@@ -155,8 +155,9 @@ def verify_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodS
 
 
 def copy_rows_specs(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
-    """Return `copy_rows` if the caches hold several sequences."""
-    if lengths.max_batch_size == 1:
+    """Return `copy_rows` if the caches hold several sequences, and every position of each: a
+    recurrent state is that of one position."""
+    if lengths.max_batch_size == 1 or pair.has_states:
         return {}
     spec = MethodSpec(
         module=CopyRowsMethod(pair, use_splitk),

@@ -7,6 +7,7 @@ from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.protocol import DraftModel
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache, has_states
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.images import ImageSupport
 
@@ -38,6 +39,11 @@ class Pair(nn.Module):
             target.suppress_tokens(images.tokens.never)
 
     @property
+    def has_states(self) -> bool:
+        """Whether layers of the target have recurrent states."""
+        return has_states(self)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
         return weight_bytes(self)
@@ -51,7 +57,8 @@ class Pair(nn.Module):
 def weight_bytes(model: nn.Module) -> int:
     """Return the bytes of a model's weights, without caches; a tensor that several modules share
     counts once."""
-    owners = [module for module in model.modules() if not isinstance(module, KVCache)]
+    caches = KVCache | RecurrentCache
+    owners = [module for module in model.modules() if not isinstance(module, caches)]
     weights = [(*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in owners]
     storages = [tensor.untyped_storage() for tensors in weights for tensor in tensors]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

@@ -30,7 +30,7 @@ from eagle_aot.export.spec import (
 from eagle_aot.targets import TARGETS, get_target
 from eagle_aot.targets.checkpoint import read_config
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.registry import has_experts
+from eagle_aot.targets.registry import WITH_STATES, has_experts
 
 DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
 
@@ -87,13 +87,13 @@ def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExpor
     """Choose what a spec leaves open, and check it, before anything is loaded.
 
     An export chooses a backend that can compile on this machine. With `check_only` the backend is
-    CUDA unless `spec` names one, on any machine. A target with experts is for XNNPACK. Raises
-    EagleError.
+    CUDA unless `spec` names one, on any machine. A target with experts or recurrent states is
+    for XNNPACK. Raises EagleError.
     """
     progress = progress or Progress()
-    check_experts(spec)  # before a download where the name says it, and after one
+    _needs_xnnpack(spec)  # before a download where the name says it, and after one
     checkpoints = resolve_checkpoints(_with_backend(spec, _backend(spec)), progress)
-    if check_experts(replace(checkpoints.spec, backend=spec.backend)):
+    if _needs_xnnpack(replace(checkpoints.spec, backend=spec.backend)):
         located = replace(checkpoints.spec, attention=spec.attention)
         checkpoints = ResolvedCheckpoints(_with_backend(located, "xnnpack"))
     image_tokens = _image_tokens(checkpoints)
@@ -143,6 +143,17 @@ def check_experts(spec: ExportSpec) -> bool:
             "multiplied in float32: leave it out"
         )
     return experts
+
+
+def _needs_xnnpack(spec: ExportSpec) -> bool:
+    """Return whether only XNNPACK runs the target. Raises UnsupportedError for another backend."""
+    with_states = str(spec.target_model) in WITH_STATES
+    if with_states and spec.backend == CUDA:
+        raise UnsupportedError(
+            f"--backend cuda: {spec.target_model} has recurrent states, and no kernel there takes "
+            "tokens in: use --backend xnnpack"
+        )
+    return check_experts(spec) or with_states
 
 
 def _image_tokens(checkpoints: ResolvedCheckpoints) -> tuple[int, ...] | None:

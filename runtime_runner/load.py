@@ -61,6 +61,7 @@ def load_artifact(
         make_drafter(opened, constants, draft_ids, manifest),
         prompt_share,
         can_copy_rows=COPY_ROWS in manifest.methods,
+        has_states=manifest.has_states,
         reuse=reuse,
         images=manifest.images,
         check=snapshot.check,

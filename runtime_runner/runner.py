@@ -23,6 +23,7 @@ from eagle_aot.runtime_runner.engine.drafter_session import DrafterSession
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.request_checks import (
+    check_follows_trees,
     check_grows_trees,
     check_prompt,
     chosen_chain_len,
@@ -65,18 +66,27 @@ class Runner:
         prompt_share: float = PROMPT_SHARE,
         *,
         can_copy_rows: bool = False,
+        has_states: bool = False,
         reuse: bool = True,
         images: ImageInputs | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`can_copy_rows` says whether the program has the method `copy_rows`, `images` how its
-        prompts contain images, None for text alone. `check` raises ArtifactError where files have
-        changed since the artifact was opened."""
+        prompts contain images, None for text alone. `has_states` says whether the target has
+        recurrent states: they follow no trees, and no cached rows. `check` raises ArtifactError
+        where files have changed since the artifact was opened."""
         self.directory = directory
+        self.has_states = has_states
         self.executor = executor
         self.constants = constants
         self.drafter = drafter
-        self.target = TargetMethods(executor, constants, can_copy_rows=can_copy_rows, images=images)
+        self.target = TargetMethods(
+            executor,
+            constants,
+            can_copy_rows=can_copy_rows,
+            has_states=has_states,
+            images=images,
+        )
         self.reader = PromptReader(
             directory, images, constants.max_prefill_chunk, constants.max_seq_len, check
         )
@@ -89,7 +99,7 @@ class Runner:
         schedule = BatchSchedule(
             self._session.rounds, self._session.chooser, self.adaptive_schedule
         )
-        self.engine = Engine(schedule, prompt_share, reuse=reuse)
+        self.engine = Engine(schedule, prompt_share, reuse=reuse and not has_states)
         self._iterators: WeakSet[Any] = WeakSet()
 
     def __enter__(self) -> Self:
@@ -124,6 +134,11 @@ class Runner:
         """The artifact's tokenizer, loaded when it is first needed. Raises ArtifactError where
         there is none."""
         return self.reader.tokenizer
+
+    @property
+    def grows_trees(self) -> bool:
+        """Whether drafts may be trees."""
+        return self.drafter.grows_trees and not self.has_states
 
     def generate(
         self,
@@ -303,6 +318,7 @@ class Runner:
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
         kind, grows_trees = self.drafter.kind, self.drafter.grows_trees
+        check_follows_trees(tree, self.has_states)
         if tree == AUTO:
             check_grows_trees(tree, kind, grows_trees)
             return AUTO, AUTO
@@ -330,6 +346,7 @@ class Runner:
         not take.
         """
         if isinstance(shape, Shape) and not shape.is_chain:
+            check_follows_trees(shape, self.has_states)
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
         self.engine.sequence_pool.forget()
         if self.executor.device.type == "cuda":

@@ -35,7 +35,8 @@ class Family:
 
     `load` reads a checkpoint whose config.json has one of `model_types`; `read_config` takes that
     file and the number of positions that will be used, and returns the geometry; `decoder` makes an
-    empty model of a geometry.
+    empty model of a geometry. With `has_states` layers have recurrent states, for which only
+    XNNPACK has code.
     """
 
     model_types: tuple[str, ...]
@@ -43,3 +44,4 @@ class Family:
     read_config: Callable[[ConfigSection, int], Any]
     decoder: Callable[[Any, torch.dtype, CacheSpec], TapTarget]
     published: tuple[Published, ...]
+    has_states: bool = False

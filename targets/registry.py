@@ -23,6 +23,7 @@ from eagle_aot.targets.llama import LLAMA, MISTRAL
 from eagle_aot.targets.phi3 import PHI3
 from eagle_aot.targets.protocol import TapTarget
 from eagle_aot.targets.qwen import QWEN2, QWEN3
+from eagle_aot.targets.qwen3_5 import QWEN3_5
 from eagle_aot.targets.qwen3_moe import QWEN3_MOE
 
 AUTO = "auto"
@@ -206,10 +207,18 @@ OTHER_MATH = {
 }
 """Model types close to the supported ones, and why they are not supported."""
 
-FAMILIES = GEMMA4, QWEN3, QWEN3_MOE, QWEN2, LLAMA, MISTRAL, PHI3
+FAMILIES = GEMMA4, QWEN3, QWEN3_MOE, QWEN3_5, QWEN2, LLAMA, MISTRAL, PHI3
 FAMILY_OF = {name: family for family in FAMILIES for name in family.model_types}
 LOADERS: dict[str, Loader] = {name: family.load for name, family in FAMILY_OF.items()}
 """The loader of each `model_type` of a config.json."""
+
+WITH_STATES = frozenset(
+    name
+    for family in FAMILIES
+    if family.has_states
+    for name in (*family.model_types, *(published.name for published in family.published))
+)
+"""Names of targets whose layers have recurrent states."""
 
 TINY = TargetSpec(
     name="gemma4-tiny",

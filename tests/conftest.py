@@ -32,7 +32,8 @@ ARTIFACT = "_artifact"
 
 
 RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner",
-           "assistant_runner", "dflash_runner", "dflash2_runner", "experts_runner"]  # fmt: skip
+           "assistant_runner", "dflash_runner", "dflash2_runner", "experts_runner",
+           "hybrid_runner"]  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,6 +84,7 @@ def written_pair(module: str, **options: str) -> Any:
 
 random_pair = written_pair("random_pair")
 qwen3_pair = written_pair("random_pair", family="qwen3")
+hybrid_pair = written_pair("random_pair", family="qwen3_5")
 assistant_pair = written_pair("heads.assistants")
 image_pair = written_pair("image_pair")
 experts_pair = written_pair("experts_pair", case="moe/qwen3_moe")
@@ -161,6 +163,8 @@ qwen3_artifact = exported("qwen3")
 """A random target of another family, found by its config, with a random head, in INT8."""
 batch_artifact = exported("batch")
 """The random pair with linears in INT4 and caches for four sequences."""
+hybrid_artifact = exported("hybrid")
+"""A random Qwen3.5 with an EAGLE-3 head, and caches for four sequences."""
 assistant_artifact = exported("assistant")
 """Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
 image_artifact = exported("image")
@@ -192,6 +196,7 @@ tiny = session(lambda tiny_artifact: load_artifact(tiny_artifact))
 int4_head = session(lambda int4_head_artifact: load_artifact(int4_head_artifact))
 random_runner = session(lambda random_artifact: load_artifact(random_artifact))
 qwen3_runner = session(lambda qwen3_artifact: load_artifact(qwen3_artifact))
+hybrid_runner = session(lambda hybrid_artifact: load_artifact(hybrid_artifact))
 assistant_runner = session(lambda assistant_artifact: load_artifact(assistant_artifact))
 image_runner = session(lambda image_artifact: load_artifact(image_artifact))
 dflash_runner = session(lambda dflash_artifact: load_artifact(dflash_artifact))

@@ -15,9 +15,9 @@ def calls(program: ExportedProgram) -> Iterator[Node]:
 
 def every_call(program: ExportedProgram) -> Iterator[Node]:
     """Return the nodes that compute something, also in the bodies of loops."""
-    bodies = [m for m in program.graph_module.children() if isinstance(m, GraphModule)]
-    for graph in (program.graph, *(body.graph for body in bodies)):
-        yield from (node for node in graph.nodes if node.op == "call_function")
+    for module in program.graph_module.modules():
+        nodes = module.graph.nodes if isinstance(module, GraphModule) else ()
+        yield from (node for node in nodes if node.op == "call_function")
 
 
 def tensors(node: Node) -> list[Tensor]:

@@ -10,6 +10,8 @@ import operator
 
 import torch
 from torch import SymBool, SymFloat, SymInt
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.scan import scan_op
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -111,11 +113,16 @@ GUARDS = frozenset(
 
 
 def check_operators(name: str, program: ExportedProgram) -> None:
-    """Raise ExportError unless all operators are allowed, in a form that needs no torch kernel."""
+    """Raise ExportError unless all operators are allowed, in a form that needs no torch kernel.
+
+    Loops over tokens, in which a token may be skipped, are XNNPACK's alone: targets with recurrent
+    states are refused on CUDA.
+    """
     routes = any(node.target is LOOP for node in calls(program))
     for node in every_call(program):
         location = f"{name}: operator {node.target} at {node.name}"
-        if not (_is_allowed(node) or (routes and _is_routing(node))):
+        skips = node.target is cond_op and node.graph is not program.graph
+        if not (_is_allowed(node) or skips or (routes and _is_routing(node))):
             raise ExportError(
                 f"{location} is not known to lower to a kernel of the program's own; "
                 "one that does belongs in export/graph_checks/operators.py"
@@ -147,6 +154,8 @@ def _is_allowed(node: Node) -> bool:
     name = operator_name(node)
     if name is not None:
         return name in ALLOWED | ROUNDING or name.startswith(OWN_NAMESPACE)
+    if node.target is scan_op:
+        return True
     # Python functions pick an output or compute with lengths; others that return tensors are
     # higher-order operators.
     lengths = int, float, bool, SymInt, SymFloat, SymBool

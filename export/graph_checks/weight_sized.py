@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from eagle_aot.artifact.manifest import STATE
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors, used_weights
 
@@ -43,8 +44,10 @@ def check_weight_sized(name: str, program: ExportedProgram) -> None:
 
 
 def _weight_shapes(program: ExportedProgram) -> set[tuple[int, ...]]:
-    """Return the sizes of the weights and caches that are matrices."""
-    nodes = used_weights(program).values()
+    """Return the sizes of the weights and caches that are matrices, without those of recurrent
+    states, which every step reads and writes as a whole."""
+    weights = used_weights(program).items()
+    nodes = [node for name, node in weights if not name.endswith(STATE)]
     shapes = {_form(tensor.shape) for node in nodes for tensor in tensors(node)}
     return {shape for shape in shapes if len(shape) > 1}
 

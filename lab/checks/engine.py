@@ -88,7 +88,7 @@ def check_engine(
         requests.append((request, answer))
         texts.append([*request.prompt, *answer.tokens])
     click.echo(str(runner.warm_up(max(batch_sizes), AUTO)), err=True)
-    if runner.drafter.grows_trees:
+    if runner.grows_trees:
         click.echo(str(runner.warm_up(max(batch_sizes), tree=AUTO)), err=True)
     orders = [rng.sample(range(count), count) for _ in batch_sizes]
     cases = [[random_case(rng, i, *requests[i]) for i in order] for order in orders]
@@ -121,7 +121,7 @@ def random_request(
         max_new_tokens=min(rng.randint(1, max_new_tokens), constants.max_seq_len - len(prompt)),
         stop_ids=frozenset((*constants.eos_ids, *stops)),
     )
-    chain_len, tree = rng.choice(CHAINS + TREES if runner.drafter.grows_trees else CHAINS)
+    chain_len, tree = rng.choice(CHAINS + TREES if runner.grows_trees else CHAINS)
     return Request(
         prompt=tuple(prompt),
         limits=limits,

@@ -45,6 +45,7 @@ class RowCheck:
         self._text = torch.tensor([self._tokens], device=self._device)
         self._fill(0, context)
         self._alone = self._decode(0, range(self.rows))
+        self._fill(0, context)  # recurrent states do not go back
 
     def all(self) -> Iterator[RowComparison]:
         """Yield a comparison for every situation that fits the artifact's limits."""
@@ -53,7 +54,7 @@ class RowCheck:
         yield from (self._sequence(s) for s in range(1, self.runner.constants.max_batch_size))
         if self.runner.constants.max_batch_size > 1:
             yield self._in_a_batch()
-        if self.rows > self.runner.constants.tail:
+        if self.rows > self.runner.constants.tail and not self.runner.has_states:
             yield from self._tree()
 
     def _among(self, rows: int) -> RowComparison:

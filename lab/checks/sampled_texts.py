@@ -107,7 +107,7 @@ def compare_everywhere(
 def draft_shapes(runner: Runner) -> dict[str, dict[str, Any]]:
     """Map a name to the parameters of each chain and tree."""
     shapes: dict[str, dict[str, Any]] = {f"K = {k}": {"chain_len": k} for k in CHAINS}
-    if runner.drafter.grows_trees:
+    if runner.grows_trees:
         shapes |= {f"tree {shape}": {"tree": shape} for shape in TREES}
     return shapes
 

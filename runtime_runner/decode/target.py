@@ -32,7 +32,7 @@ class Forward(NamedTuple):
 
 
 class Target(Protocol):
-    """Runs rows through its caches, at most `max_rows` in a step.
+    """Runs rows through its caches, at most `max_rows` of a known text in a step.
 
     `can_copy_rows` says whether rows can be copied between sequences. `suppressed_ids` int64 [N]
     are ids that it never chooses, None if there are none.
@@ -89,6 +89,8 @@ class TargetMethods:
     """The `Target` of an opened artifact.
 
     With `can_copy_rows` it has `copy_rows`, and it takes images in prompts if `images` is not None.
+    With `has_states` layers have recurrent states: a step names what they lack of a text by its
+    tail, so a text's rows run as many at a time.
     """
 
     def __init__(
@@ -97,11 +99,13 @@ class TargetMethods:
         constants: Constants,
         *,
         can_copy_rows: bool = False,
+        has_states: bool = False,
         images: ImageInputs | None = None,
     ) -> None:
         self._executor = executor
         self._constants = constants
-        self.tail_length, self.max_rows = constants.tail, constants.max_rows
+        self.tail_length = constants.tail
+        self.max_rows = constants.tail if has_states else constants.max_rows
         self.can_copy_rows = can_copy_rows
         self._embedder = None if images is None else ImageEmbedder(executor, images)
         self.suppressed_ids: Tensor | None = None
@@ -128,7 +132,7 @@ class TargetMethods:
         longest = limit = constants.max_prefill_chunk
         if self._executor.device.type == "cpu":
             longest = min(longest, CPU_CHUNK)
-        least, max_rows = constants.min_prefill_chunk, constants.max_rows
+        least, max_rows = constants.min_prefill_chunk, self.max_rows
         if images:
             return plan_around(length, images, (longest, limit), least, max_rows, reused)
         return plan_chunks(length, longest, least, max_rows, reused)

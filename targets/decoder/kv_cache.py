@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.tensors import untouched_zeros
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache, StateSizes
 from eagle_aot.targets.step import PADDING_SLOTS, flat_slots, ring_slots
 
 
@@ -24,6 +25,7 @@ class KVCache(nn.Module):
 
     k: Tensor
     v: Tensor
+    buffer_names = ("k", "v")
     window = 0
     ring = 0
 
@@ -142,6 +144,15 @@ class CacheSpec:
         with torch.device("meta"):
             cache = self._make(kv_heads, head_dim, window)
         cache.k, cache.v = untouched_zeros(cache.k), untouched_zeros(cache.v)
+        return cache
+
+    def recurrent(self, sizes: StateSizes) -> RecurrentCache:
+        """Make the cache of one layer with recurrent states, which are float32."""
+        if not self.on_host:
+            return RecurrentCache(sizes, self.sequences)
+        with torch.device("meta"):
+            cache = RecurrentCache(sizes, self.sequences)
+        cache.untouched()
         return cache
 
     def _make(self, kv_heads: int, head_dim: int, window: int) -> KVCache:

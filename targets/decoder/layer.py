@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 from eagle_aot.targets.int4 import (
     Biased,
     Int4Linear,
@@ -130,12 +131,20 @@ class ResidualLayer(nn.Module):
     kind: str
     input_layernorm: RMSNorm
     branch_outputs: tuple[str, ...]
+    mixer = "self_attn"
+    """The name of the module in which a row reads rows before it, through its `kv_cache`."""
 
     @property
     def kv_cache(self) -> KVCache:
         """The cache of the layer's attention."""
-        cache = self.get_submodule("self_attn.kv_cache")
-        assert isinstance(cache, KVCache)
+        assert isinstance(self.cache, KVCache)
+        return self.cache
+
+    @property
+    def cache(self) -> KVCache | RecurrentCache:
+        """The cache of the layer."""
+        cache = self.get_submodule(f"{self.mixer}.kv_cache")
+        assert isinstance(cache, KVCache | RecurrentCache)
         return cache
 
     def fuse_branch_outputs(self) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.targets.step import SCRATCH_SLOTS, longest_chunk, ring_slots
+from eagle_aot.targets.step import SCRATCH_SLOTS, TAIL, longest_chunk, ring_slots
 
 
 class PositionGuard:
@@ -12,14 +12,17 @@ class PositionGuard:
 
     Writing at an earlier position is a rollback: it truncates the valid prefix there. A sequence
     may reach into the scratch slots after `max_seq_len`. A ring cache for `ring_window` (0: flat)
-    limits the length of a forward and the distance of a rollback. The checks read values, so they
-    are skipped while a graph is traced.
+    limits the length of a forward and the distance of a rollback. Recurrent states (`has_states`)
+    have taken in what lies before the last step, so that a text can continue nowhere before. The
+    checks read values, so they are skipped while a graph is traced.
     """
 
     def __init__(self, max_seq_len: int, ring_window: int = 0) -> None:
         self.capacity = max_seq_len + SCRATCH_SLOTS
         self.ring_window = ring_window
+        self.has_states = False
         self.valid = 0
+        self.kept = 0  # positions that states have taken in
         self.written = 0  # positions that the ring has held, including those rolled back
 
     def advance(self, rows: Tensor, input_pos: Tensor) -> None:
@@ -45,12 +48,22 @@ class PositionGuard:
             raise SettingError(f"position {end - 1} is beyond the cache of {self.capacity}")
         if self.ring_window:
             self._check_ring(start, end)
+        if self.has_states:
+            self._check_states(start, end)
         self.valid = end
         self.written = max(end, self.written) if start else end
 
     def reset(self) -> None:
         """Start over: the next forward must begin at position 0."""
-        self.valid = self.written = 0
+        self.valid = self.written = self.kept = 0
+
+    def _check_states(self, start: int, end: int) -> None:
+        """Raise SettingError for rows that do not follow what states have taken in."""
+        if 0 < start < self.kept:
+            raise SettingError(f"position {start}: states hold {self.kept} positions: restart at 0")
+        if start > self.kept and end - start > TAIL:
+            raise SettingError(f"{end - start} rows after those of a step: at most {TAIL} fit")
+        self.kept = start if end - start <= TAIL else end
 
     def _check_ring(self, start: int, end: int) -> None:
         """Raise SettingError if later rows have overwritten the window before a row."""

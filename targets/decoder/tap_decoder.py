@@ -13,10 +13,13 @@ from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
+from eagle_aot.targets.decoder.recurrent_views import RecurrentView, recurrent_view_of
 from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.step import (
     MAX_ROWS,
+    TAIL,
     PromptChunk,
     Rows,
     chain_step,
@@ -100,7 +103,7 @@ class TapDecoder(nn.Module):
         tokens int64 [1, T], input_pos int64 [T]. Raises SettingError as `PositionGuard` does.
         """
         self.positions.advance(tokens, input_pos)
-        few = input_pos.shape[0] <= MAX_ROWS
+        few = input_pos.shape[0] <= (TAIL if self.positions.has_states else MAX_ROWS)
         first = torch.zeros(1, dtype=torch.int64, device=input_pos.device)
         rows = chain_step(input_pos) if few else PromptChunk(input_pos, first)
         return self.run(tokens, rows, last_logits_only)
@@ -131,14 +134,20 @@ class TapDecoder(nn.Module):
             return self.logits(last), joined
         return rows_of_sequences(self.logits(last), tokens), rows_of_sequences(joined, tokens)
 
-    def _contexts(self, rows: Rows) -> dict[str, Context]:
-        """Return a context per kind of layer; kinds with the same rotary embedding share tables."""
-        caches = {layer.kind: layer.kv_cache for layer in self._layers()}
-        embeddings = {kind: self.rotary_of(kind) for kind in caches}
+    def _contexts(self, rows: Rows) -> dict[str, Context | RecurrentView]:
+        """Return what layers of each kind share: attention's a context, those with a recurrent
+        state a view. Kinds with the same rotary embedding share tables."""
+        caches = {layer.kind: layer.cache for layer in self._layers()}
+        attended = {k: cache for k, cache in caches.items() if isinstance(cache, KVCache)}
+        recurrent = {k: cache for k, cache in caches.items() if isinstance(cache, RecurrentCache)}
+        embeddings = {kind: self.rotary_of(kind) for kind in attended}
         tables = {id(e): e(rows.row_positions) for e in embeddings.values()}
         return {
-            kind: Context(view_of(rows, cache), tables[id(embeddings[kind])])
-            for kind, cache in caches.items()
+            **{
+                kind: Context(view_of(rows, cache), tables[id(embeddings[kind])])
+                for kind, cache in attended.items()
+            },
+            **{kind: recurrent_view_of(rows, cache) for kind, cache in recurrent.items()},
         }
 
     def _layers(self) -> Iterator[ResidualLayer]:
@@ -150,7 +159,7 @@ class TapDecoder(nn.Module):
         """Zero all caches and start over at position 0."""
         self.positions.reset()
         for module in self.modules():
-            if isinstance(module, KVCache):
+            if isinstance(module, KVCache | RecurrentCache):
                 module.reset()
 
 

@@ -4,7 +4,7 @@ Two norms per layer, each before its branch; grouped-query attention; a SiLU-gat
 the config names them. Modules have the names of Hugging Face checkpoints.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -65,6 +65,7 @@ class PreNormLayer(ResidualLayer):
     """One decoder layer over the residual stream [1, T, H]."""
 
     branch_outputs: tuple[str, ...] = ("self_attn.o_proj", "mlp.down_proj")
+    self_attn: nn.Module
 
     def __init__(
         self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
@@ -73,7 +74,7 @@ class PreNormLayer(ResidualLayer):
         self.kind = kind
         hidden, inner, biased = config.hidden_size, config.intermediate_size, config.biased
         self.input_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
-        self.self_attn = self.attention(config, kind, dtype, caches)
+        self.add_module(self.mixer, self.attention(config, kind, dtype, caches))
         self.post_attention_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
         self.mlp = GatedMLP(
             gate_proj=linear(hidden, inner, dtype, "gate_proj" in biased),
@@ -84,14 +85,14 @@ class PreNormLayer(ResidualLayer):
 
     def attention(
         self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
-    ) -> PreNormAttention:
-        """Make the attention of this layer; subclasses may make another."""
+    ) -> nn.Module:
+        """Make the attention of this layer; subclasses may make another, or what replaces it."""
         return PreNormAttention(config, kind, dtype, caches)
 
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
     ) -> tuple[Tensor, Tensor]:
-        attended = self.self_attn(normed, context)
+        attended = self.get_submodule(self.mixer)(normed, context)
         stream, normed = add_branch(attended, stream, self.post_attention_layernorm)
         return add_branch(self.mlp(normed), stream, next_norm)
 
@@ -114,13 +115,17 @@ class PreNormDecoder(TapDecoder):
             config.vocab_size, config.hidden_size, dtype=dtype, device=META
         )
         self.layers = nn.ModuleList(
-            PreNormLayer(config, kind, dtype, caches) for kind in config.layer_types
+            self.layer_of(kind)(config, kind, dtype, caches) for kind in config.layer_types
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         tied = config.tie_word_embeddings
         head = None if tied else linear(config.hidden_size, config.vocab_size, dtype)
         self.register_module("lm_head", head)
         self.rotary = config.rope.embedding(config.head_dim)
+
+    def layer_of(self, kind: str) -> type[PreNormLayer]:
+        """Return the class of the layers of a kind."""
+        return PreNormLayer
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embed_tokens(tokens)
@@ -146,15 +151,18 @@ def load_pre_norm(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     caches: CacheSpec,
+    prefixes: Sequence[str] = PREFIXES,
+    unused: tuple[str, ...] = (),
 ) -> Decoder:
     """Load the decoder of `checkpoint` on the host; linears are INT4 where the checkpoint is.
 
     `read_config` takes the config and `max_seq_len`; `decoder` is the class with the modules that
-    the checkpoint stores.
+    the checkpoint stores. Names have one of `prefixes`; those that begin with one of `unused` are
+    not read.
     """
     config = read_config(checkpoint.config, caches.max_seq_len)
-    prefix = name_prefix(checkpoint, PREFIXES)
-    unused = tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
+    prefix = name_prefix(checkpoint, prefixes)
+    unused += tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
     if has_own_table(checkpoint):
         config = replace(config, tie_word_embeddings=False)
     if config.tie_word_embeddings:

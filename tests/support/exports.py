@@ -32,6 +32,7 @@ OF_PAIRS = {
         *("--inputs", "text,image", "--max-batch-size", "2"),
     ),
     "experts": ("experts_pair", "auto", *QUICK, "--max-batch-size", "4"),
+    "hybrid": ("hybrid_pair", "auto", *QUICK, "--max-batch-size", "4"),
     "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
     "dflash2": ("dflash2_pair", "auto", *QUICK, "--max-batch-size", "2"),
 }

@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import Gemma4ForCausalLM, Gemma4TextConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    PreTrainedModel,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from eagle_aot.targets import TARGETS
 
@@ -24,7 +32,8 @@ def write_random_pair(directory: Path, seed: int = 0, family: str = "gemma4") ->
     """Write `directory`/target and `directory`/head; returns both. Qwen3's head is P-EAGLE's."""
     torch.manual_seed(seed)
     target_dir, head_dir = directory / "target", directory / "head"
-    model = {"gemma4": gemma4, "qwen3": qwen3}[family]()
+    families = {"gemma4": gemma4, "qwen3": qwen3, "qwen3_5": qwen3_5}
+    model: PreTrainedModel = families[family]()
     model.to(torch.float32).save_pretrained(target_dir)
     add_tokenizer(target_dir)
     write_head(head_dir, parallel=family == "qwen3")
@@ -42,6 +51,25 @@ def qwen3() -> Qwen3ForCausalLM:
         tie_word_embeddings=False, eos_token_id=None,
     )  # fmt: skip
     return Qwen3ForCausalLM(config)
+
+
+def qwen3_5(**changes: Any) -> Qwen3_5ForCausalLM:
+    """Two gated delta nets, and between them a layer that attends; all norms and decays matter."""
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "head_dim": 32,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+        "linear_value_head_dim": 32, "tie_word_embeddings": False, "eos_token_id": None,
+    }  # fmt: skip
+    model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(attn_implementation="eager", **sizes | changes))
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if tensor.ndim == 1:
+                tensor.uniform_(-0.5, 0.5)
+            if name.endswith("linear_attn.norm.weight"):
+                tensor.add_(1)
+    return model.float().eval()
 
 
 GEMMA4: dict[str, Any] = {

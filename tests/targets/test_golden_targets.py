@@ -14,6 +14,7 @@ CASES = [  # with the sliding window, or a number of rows for targets without on
     ("target/llama3_bf16", 11),
     ("moe/qwen3_moe", 11),
     ("moe/gemma4_moe", 8),
+    ("target/qwen3_5", 16),
 ]
 TOLERANCE = 1e-4
 
@@ -23,7 +24,7 @@ TOLERANCE = 1e-4
 def test_logits_and_every_boundary_match_transformers(name: str, window: int, chunk: str) -> None:
     directory, case = golden_case(name)
     expected = case["expected.boundary_hidden_states"]
-    target = load_target(directory, max_seq_len=80)
+    target = load_target(directory, max_seq_len=96)
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
     tokens = case["input.tokens"][None]
     sizes = {
@@ -44,7 +45,7 @@ def test_logits_and_every_boundary_match_transformers(name: str, window: int, ch
 def test_a_tap_shifted_by_one_exceeds_the_tolerance(name: str, window: int) -> None:
     directory, case = golden_case(name)
     expected = case["expected.boundary_hidden_states"]
-    target = load_target(directory, max_seq_len=80)
+    target = load_target(directory, max_seq_len=96)
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
     _, taps = run_in_chunks(target, case["input.tokens"][None], [window])
     for shift in (1, -1):

@@ -19,6 +19,7 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.cache_views import View
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.layer import ResidualLayer
+from eagle_aot.targets.decoder.recurrent_cache import has_states
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
@@ -90,6 +91,8 @@ class FrozenTarget:
         """Change `decoder` in place. Raises UnsupportedError for one that is no `TapDecoder`."""
         if not isinstance(decoder, TapDecoder):
             raise UnsupportedError(f"{type(decoder).__name__}: heads are trained for decoders")
+        if has_states(decoder):
+            raise UnsupportedError("heads are not trained for targets with recurrent states")
         for name, module in list(decoder.named_modules()):
             if isinstance(module, Int4Linear):
                 replace_linear(decoder, name, module.dense())

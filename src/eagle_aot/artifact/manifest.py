@@ -28,6 +28,8 @@ from eagle_aot.common.strict_json import read_object
 from eagle_aot.common.text import gigabytes
 
 SCHEMA_VERSION = 4
+STATE = ".kv_cache.state"
+"""How the names of buffers with recurrent states end."""
 
 
 class Device(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +132,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     self_test: dict[str, Any] | None
     files: dict[str, FileRecord]
     images: ImageInputs | None = None
+
+    @property
+    def has_states(self) -> bool:
+        """Whether layers of the target have recurrent states, which hold a text at one position."""
+        return any(name.endswith(STATE) for name in self.caches)
 
     @property
     def max_batch_size(self) -> int:

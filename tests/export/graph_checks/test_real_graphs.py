@@ -13,6 +13,7 @@ from eagle_aot.export.resolution import choose_attention
 from eagle_aot.export.spec import Attention, Backend
 from eagle_aot.targets import TARGETS
 from eagle_aot.targets.llama import LLAMA_3_1_8B, MISTRAL_7B
+from eagle_aot.targets.registry import WITH_STATES
 from eagle_aot.triton_kernels.int4_gemm import api
 from support.heads.files import HeadShape, write_speculators
 from support.pairs import dummy, int4_calls, tiny_check
@@ -47,7 +48,8 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
 
 
 @pytest.mark.parametrize("name", [
-    name for name, spec in TARGETS.items() if not spec.target_dir and name != "mistral-7b"
+    name for name, spec in TARGETS.items()
+    if not (spec.target_dir or spec.has_experts or name in {"mistral-7b", *WITH_STATES})
 ])  # fmt: skip
 def test_every_published_geometry_keeps_the_contract(name: str) -> None:
     """Its first layers, which have every shape of the others: in Gemma 4 five sliding and a full.
@@ -62,6 +64,15 @@ def test_every_published_geometry_keeps_the_contract(name: str) -> None:
     calls = {name: int4_calls(program) for name, program in programs.items()}
     expected = {"prefill": (0, 4 * layers), "target_verify": (4 * layers, 0)}
     assert calls == dict.fromkeys(programs, (0, 0)) | expected
+
+
+def test_a_layer_with_recurrent_states_keeps_the_contract() -> None:
+    """On a CPU, at its largest, for several sequences; none are copied between them."""
+    programs = run_check(dummy("qwen3.5-27b", drafter="ngram", dummy_layers=1, max_batch_size=2))
+    assert tuple(programs) == TARGET_METHODS
+    cache = "target.layers.0.linear_attn.kv_cache"
+    written = {f"{cache}.{name}" for name in ("state", "position", "inputs", "terms")}
+    assert all(mutated_buffers(program) == written for program in programs.values())
 
 
 def test_the_geometry_that_is_not_traced_has_the_layers_of_another() -> None:

@@ -1,0 +1,104 @@
+"""The cache of a layer with a recurrent state, for several sequences, written in place.
+
+A state has taken in a text up to one position and cannot go back, so that of a draft must not be
+kept. What is kept is the state before row 0 of the last step, which is decided, and of the tokens
+since, by slot as keys are kept, what the state takes in. A step begins by taking in those of them
+that were accepted.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from eagle_aot.common.tensors import untouched_zeros
+from eagle_aot.targets.step import PADDING_SLOTS, TAIL, ring_slots
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateSizes:
+    """The sizes of a gated delta net, in counts of elements.
+
+    Each of `heads` states is a matrix [key_dim, value_dim]; consecutive heads share one of
+    `key_heads` keys and queries. The convolution over queries, keys and values adds up `taps`
+    tokens.
+    """
+
+    key_heads: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+
+    @property
+    def keys(self) -> int:
+        """Elements of a token's keys, and of its queries."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """Elements of a token's values."""
+        return self.heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Elements that the convolution takes of a token: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+    @property
+    def terms(self) -> int:
+        """Elements that the states take in of a token: keys, values, decays and rates."""
+        return self.keys + self.values + 2 * self.heads
+
+
+class RecurrentCache(nn.Module):
+    """States, and what they and the convolution take of the tokens of a tail, by slot.
+
+    - `state` float32 [sequences, heads, key_dim, value_dim]: the states of each sequence.
+    - `position` int64 [sequences]: the number of tokens that they have taken in.
+    - `inputs` float32 [sequences * slots, channels]: what the convolution takes.
+    - `terms` float32 [sequences * slots, terms]: what the states take in.
+
+    Slots are numbered like positions and taken modulo `ring`; the last `PADDING_SLOTS` of each
+    sequence are for padding rows.
+    """
+
+    state: Tensor
+    position: Tensor
+    inputs: Tensor
+    terms: Tensor
+    buffer_names = ("state", "position", "inputs", "terms")
+
+    def __init__(self, sizes: StateSizes, sequences: int) -> None:
+        super().__init__()
+        self.sizes, self.sequences = sizes, sequences
+        self.ring = ring_slots(TAIL + sizes.taps - 1)
+        self.slots = self.ring + PADDING_SLOTS
+        state = torch.zeros(sequences, sizes.heads, sizes.key_dim, sizes.value_dim)
+        self.register_buffer("state", state, persistent=False)
+        position = torch.zeros(sequences, dtype=torch.int64)
+        self.register_buffer("position", position, persistent=False)
+        for name, width in (("inputs", sizes.channels), ("terms", sizes.terms)):
+            buffer = torch.zeros(sequences * self.slots, width)
+            self.register_buffer(name, buffer, persistent=False)
+
+    def buffer_slots(self, slots: Tensor, sequences: Tensor) -> Tensor:
+        """Map slots int64 [B, ...] of `sequences` int64 [B] to the buffers'; -1 is padding."""
+        physical = torch.where(slots < 0, self.slots - 1, torch.remainder(slots, self.ring))
+        first = sequences * self.slots
+        return physical + first.view(-1, *[1] * (slots.ndim - 1))
+
+    def reset(self) -> None:
+        """Zero the cache; a text that begins at position 0 needs no reset."""
+        for buffer in self.buffers():
+            buffer.zero_()
+
+    def untouched(self) -> None:
+        """Replace the buffers by zeros on the host that take no memory until they are written."""
+        for name in self.buffer_names:
+            setattr(self, name, untouched_zeros(getattr(self, name)))
+
+
+def has_states(model: nn.Module) -> bool:
+    """Whether layers of the model have recurrent states."""
+    return any(isinstance(module, RecurrentCache) for module in model.modules())

@@ -1,0 +1,130 @@
+"""A gated delta net: a layer that reads the rows before it from a state of fixed size."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eagle_aot.targets.decoder.delta_rule import (
+    RuleInputs,
+    catch_up_and_read,
+    take_in_and_read,
+)
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.layer import SharedInput
+from eagle_aot.targets.decoder.norms import RMSNorm, cast
+from eagle_aot.targets.decoder.recurrent_cache import StateSizes
+from eagle_aot.targets.decoder.recurrent_views import RecurrentStepView, RecurrentView
+from eagle_aot.targets.pre_norm.model import linear
+from eagle_aot.targets.qwen3_5.config import HybridConfig
+from eagle_aot.targets.step import MAX_ROWS
+
+UNIT_EPS = 1e-6
+"""Added to the squared length of queries and keys, which are made unit vectors."""
+
+
+class ShortConvolution(nn.Module):
+    """A convolution along the text, each channel by itself; the last weight is the row's own."""
+
+    weight: nn.Parameter
+
+    def __init__(self, sizes: StateSizes, dtype: torch.dtype) -> None:
+        super().__init__()
+        weight = torch.full((sizes.channels, 1, sizes.taps), 1 / sizes.taps, dtype=dtype)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Add up `inputs` [T, channels], one for each tap and the oldest first; same shape."""
+        taps = cast(self.weight, torch.float32)
+        total = inputs[0] * taps[:, 0, 0]
+        for tap, shifted in enumerate(inputs[1:], start=1):
+            total = total + shifted * taps[:, 0, tap]
+        return total
+
+
+class GatedDeltaNet(SharedInput):
+    """Called as `net(x, view)` with rows [1, T, H] and the view of its cache.
+
+    Between the linears everything is float32. `a` and `b` give each head's decay and rate, and `z`
+    the gate of what is read.
+    """
+
+    shared_linears = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+
+    def __init__(self, config: HybridConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
+        super().__init__()
+        sizes = self.sizes = config.states
+        hidden = config.hidden_size
+        self.in_proj_qkv = linear(hidden, sizes.channels, dtype)
+        self.in_proj_z = linear(hidden, sizes.values, dtype)
+        self.in_proj_b = linear(hidden, sizes.heads, dtype)
+        self.in_proj_a = linear(hidden, sizes.heads, dtype)
+        self.conv1d = ShortConvolution(sizes, dtype)
+        self.A_log = nn.Parameter(torch.zeros(sizes.heads, dtype=dtype), requires_grad=False)
+        self.dt_bias = nn.Parameter(torch.zeros(sizes.heads, dtype=dtype), requires_grad=False)
+        self.norm = RMSNorm(sizes.value_dim, config.rms_norm_eps, dtype)
+        self.out_proj = linear(sizes.values, hidden, dtype)
+        self.kv_cache = caches.recurrent(sizes)
+
+    def forward(self, x: Tensor, view: RecurrentView) -> Tensor:
+        """Take in the rows `x` [1, T, H], and return what they read; same shape."""
+        qkv, z, b, a = (cast(part[0], torch.float32) for part in self.project(x))
+        mixed = F.silu(self.conv1d(view.convolution_inputs(self.kv_cache, qkv)))
+        queries, terms = self._terms(mixed, a, b)
+        read = self._read(queries, terms, view)
+        gated = self.norm(read) * F.silu(z.unflatten(-1, (-1, self.sizes.value_dim)))
+        return self.out_proj(cast(gated.flatten(1), x.dtype).unsqueeze(0))
+
+    def _terms(self, mixed: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries [T, keys] of rows, and what states take in of them [T, terms]."""
+        keys = self.sizes.keys
+        queries = self._units(mixed[:, :keys]) * self.sizes.key_dim**-0.5
+        bias, log = (cast(p, torch.float32) for p in (self.dt_bias, self.A_log))
+        decays = torch.exp(-torch.exp(log) * F.softplus(a + bias))
+        unit_keys, values = self._units(mixed[:, keys : 2 * keys]), mixed[:, 2 * keys :]
+        return queries, torch.cat((unit_keys, values, decays, torch.sigmoid(b)), dim=-1)
+
+    def _units(self, x: Tensor) -> Tensor:
+        """Give each head's vector of `x` [T, keys] the length 1; same shape."""
+        heads = x.unflatten(-1, (-1, self.sizes.key_dim))
+        squares = (heads * heads).sum(dim=-1, keepdim=True)
+        return (heads * torch.rsqrt(squares + UNIT_EPS)).flatten(1)
+
+    def _read(self, queries: Tensor, terms: Tensor, view: RecurrentView) -> Tensor:
+        """Store `terms` [B * T, W] of the rows and return what their `queries` [B * T, keys] read,
+        [B * T, heads, value_dim]."""
+        cache, state = self.kv_cache, view.state(self.kv_cache)
+        if isinstance(view, RecurrentStepView):
+            older = self._inputs(view.older_terms(cache, terms))
+            rows = self._inputs(terms.view(view.batch, view.rows, -1))
+            read_by = self._shared(queries.view(view.batch, view.rows, -1))
+            takes = view.takes(cache)
+            state, reads = catch_up_and_read(state, older, takes, rows, read_by, MAX_ROWS)
+        else:
+            view.store_terms(cache, terms)
+            rows = self._inputs(terms.unsqueeze(0))
+            state, reads = take_in_and_read(state, rows, self._shared(queries.unsqueeze(0)))
+        view.keep(cache, state)
+        return reads.flatten(0, 1).squeeze(-2)
+
+    def _inputs(self, terms: Tensor) -> RuleInputs:
+        """Return `terms` [B, N, W] as states take them in."""
+        sizes = self.sizes
+        ends = (sizes.keys, sizes.keys + sizes.values, sizes.keys + sizes.values + sizes.heads)
+        rows = self._shared(terms[..., : ends[0]])
+        values = terms[..., ends[0] : ends[1]]
+        # Not unsqueezed: XNNPACK would do that, and takes one dimension that varies.
+        return RuleInputs(
+            rows=rows,
+            columns=rows.transpose(-1, -2).contiguous(),
+            values=values.unflatten(-1, (-1, 1, sizes.value_dim)),
+            decays=terms[..., ends[1] : ends[2]].unflatten(-1, (-1, 1, 1)),
+            rates=terms[..., ends[2] :].unflatten(-1, (-1, 1, 1)),
+        )
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """Repeat keys or queries [B, N, keys] for the heads that share them:
+        [B, N, heads, 1, key_dim]."""
+        sizes = self.sizes
+        heads = x.unflatten(-1, (sizes.key_heads, 1, 1, sizes.key_dim))
+        group = sizes.heads // sizes.key_heads
+        return heads.expand(-1, -1, -1, group, -1, -1).flatten(2, 3)

@@ -1,0 +1,132 @@
+"""A Qwen3.5 through a real `.pte`: recurrent states change no bit, however drafts are made."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.artifact import PREFILL
+from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.checks.rows import RowCheck
+from eagle_aot.lab.scripted import ScriptedDrafter
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.round import Round
+from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import no_moves
+from eagle_aot.runtime_runner.engine import Limits
+from support.runner.engines import decode
+
+SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 7}
+LENGTHS = 1, 3, 17, 63, 64, 65, 66, 128, 129, 150
+NEW = 24
+
+
+def prompt(runner: Runner, length: int) -> list[int]:
+    """Words that repeat, so that some drafts are right."""
+    rng = random.Random(length)
+    words = [rng.randrange(runner.constants.vocab_size) for _ in range(length // 2 + 1)]
+    return (words * 2)[:length]
+
+
+@pytest.mark.parametrize("context", [0, 3, 17, 100, 120])
+def test_a_row_does_not_depend_on_its_neighbours(hybrid_runner: Runner, context: int) -> None:
+    """Nor on the sequence, or on the number of rows that a state takes in at a time."""
+    found = list(RowCheck(hybrid_runner, context).all())
+    named = {one.situation for one in found}
+    assert named >= {"among 16", "among 64", "sequence 3", "in a batch of 4"}
+    assert [one for one in found if one.different] == []
+
+
+@pytest.mark.parametrize("wrong", [1, 4, 15])
+def test_rejected_drafts_leave_no_bit(hybrid_runner: Runner, wrong: int) -> None:
+    """In the logits and features of the rows after them."""
+    runner, first, tail = hybrid_runner, torch.tensor([20]), hybrid_runner.constants.tail
+    check = RowCheck(runner, 20)
+    check._fill(0, 20)
+    drafts = torch.randint(1, 99, (1, wrong), generator=torch.Generator().manual_seed(wrong))
+    tokens = torch.cat(
+        (check._text[:, 20:21], (check._text[:, 21 : 21 + wrong] + drafts) % 1024), 1
+    )
+    sequence = torch.zeros(1, dtype=torch.int64)
+    runner.target.verify(chain_rows(tokens, first, sequence, tail), no_moves(1, tail, "cpu"))
+    found = check._verify(check._chain(5, start=1))
+    assert check._compared("after wrong drafts", found, range(1, 6)).different == 0
+
+
+def test_chunks_of_any_length_give_the_same_bits(hybrid_runner: Runner) -> None:
+    tokens = torch.tensor([prompt(hybrid_runner, 166)])
+    sequence = torch.zeros(1, dtype=torch.int64)
+
+    def prefilled(*lengths: int) -> Tensor:
+        features, start = [], 0
+        for length in lengths:
+            part, positions = tokens[:, start : start + length], torch.arange(start, start + length)
+            features.append(hybrid_runner.executor.run(PREFILL, part, positions, sequence)[1])
+            start += length
+        return torch.cat(features, dim=1).clone()
+
+    expected = prefilled(83, 83)
+    assert torch.equal(prefilled(70, 96), expected)
+    assert torch.equal(prefilled(96, 70), expected)
+
+
+@pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_drafts_change_no_token(hybrid_runner: Runner, sampled: dict[str, Any]) -> None:
+    """Those of the head, of all lengths, for prompts that are cut in every way."""
+    for length in LENGTHS:
+        ids = prompt(hybrid_runner, length)
+        plain = hybrid_runner.generate(ids, NEW, speculate=False, **sampled)
+        for chain_len in (1, 4, 7):
+            found = hybrid_runner.generate(ids, NEW, chain_len, **sampled)
+            assert found.token_ids == plain.token_ids, (length, chain_len)
+            assert found.cached_tokens == 0
+
+
+@pytest.mark.parametrize("kept", [0, 2, 15])
+def test_accepted_drafts_change_no_token(hybrid_runner: Runner, kept: int) -> None:
+    """None, some or all drafts of a chain are right."""
+    for length in (5, 64, 100):
+        ids = prompt(hybrid_runner, length)
+        plain = hybrid_runner.generate(ids, NEW, speculate=False).token_ids
+
+        def right(known: Tensor) -> Tensor:
+            return torch.minimum(torch.full_like(known, kept), known)
+
+        for chain_len in (4, 15):
+            round_ = Round(
+                hybrid_runner.target,
+                ScriptedDrafter(length, plain, right),
+                chain_len,
+                BatchState([0], 16, "cpu"),
+            )
+            output, stats = decode(round_, ids, Limits(max_new_tokens=NEW, stop_ids=frozenset()))
+            assert output == plain and (stats.accepted > 0) == (kept > 0)
+
+
+def test_requests_in_parallel_have_the_tokens_that_they_have_alone(hybrid_runner: Runner) -> None:
+    """Nine of them over four sequences, so that each is used again after another text."""
+    prompts = [prompt(hybrid_runner, length) for length in (*LENGTHS[:9],)]
+    alone = [hybrid_runner.generate(ids, NEW, speculate=False).token_ids for ids in prompts]
+    for drafts in ({"speculate": False}, {"chain_len": 4}):
+        together = hybrid_runner.generate_batch(prompts, NEW, **drafts)
+        assert [result.token_ids for result in together] == alone
+
+
+def test_a_cancelled_neighbour_changes_no_token(hybrid_runner: Runner) -> None:
+    ids = prompt(hybrid_runner, 30)
+    alone = hybrid_runner.generate(ids, NEW).token_ids
+    stream = hybrid_runner.generate_many(
+        [prompt(hybrid_runner, 70), ids, ids[:9]], max_new_tokens=4
+    )
+    next(iter(stream))
+    stream.close()  # type: ignore[attr-defined]
+    assert hybrid_runner.generate(ids, NEW).token_ids == alone
+
+
+@pytest.mark.parametrize("tree", ["auto", (3, 2, 6)])
+def test_trees_are_refused(hybrid_runner: Runner, tree: Any) -> None:
+    with pytest.raises(SettingError, match=r"^tree .*: the target's states follow chains: name"):
+        hybrid_runner.generate([1, 2, 3], 4, tree=tree)

@@ -1,0 +1,227 @@
+"""Qwen3.5: recurrent states after drafts, batches and prompts; config.json; published layouts."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
+from eagle_aot.export import ExportSpec
+from eagle_aot.export.resolution import resolve
+from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.delta_rule import RuleInputs, take_in_and_read
+from eagle_aot.targets.qwen3_5 import delta_net
+from eagle_aot.targets.qwen3_5.config import HybridConfig, read_qwen3_5
+from eagle_aot.targets.step import MAX_CHAIN_LEN, TAIL, PromptChunk, Step, chain_tail
+from support.golden_cases import golden_case, relative_error
+from support.random_pair import qwen3_5
+
+TOLERANCE = 1e-4
+TIGHT = 1e-5  # float32 sums in another order
+LENGTH = 160
+DIRECTORY, CASE = golden_case("target/qwen3_5")
+TEXT: list[int] = (CASE["input.tokens"].tolist() * 2)[:LENGTH]
+FIRST = torch.zeros(1, dtype=torch.int64)
+
+
+def load(sequences: int = 1, directory: Path = DIRECTORY) -> TapTarget:
+    return load_target(directory, LENGTH, max_batch_size=sequences)
+
+
+@torch.no_grad()
+def run(target: TapTarget, tokens: Sequence[int], start: int, sequence: int = 0) -> Tensor:
+    """Run consecutive tokens, a long run as a prompt; return their logits [T, V]."""
+    positions, index = torch.arange(start, start + len(tokens)), FIRST + sequence
+    rows: Step | PromptChunk = PromptChunk(positions, index)
+    if len(tokens) <= TAIL:
+        rows = Step(positions[None], index, chain_tail(positions[None]))
+    return target.run(torch.tensor([tokens]), rows)[0][0]
+
+
+@torch.no_grad()
+def oracle(tokens: Sequence[int]) -> Tensor:
+    """Return the logits [T, V] of transformers, for the whole text at once."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        DIRECTORY, dtype=torch.float32, attn_implementation="eager"
+    )
+    logits: Tensor = model.eval()(torch.tensor([tokens])).logits[0]
+    return logits
+
+
+@pytest.fixture(scope="module")
+def expected() -> Tensor:
+    return oracle(TEXT)
+
+
+def test_new_tokens_are_those_of_transformers() -> None:
+    target, tokens = load(), CASE["input.tokens"].tolist()
+    run(target, tokens[:70], 0)
+    logits = [run(target, tokens[70:], 70)[-1]]
+    for new in CASE["expected.new_tokens"].tolist():
+        logits.append(run(target, [new], len(tokens) + len(logits) - 1)[-1])
+    found = torch.stack(logits[:-1])
+    assert torch.equal(found.argmax(-1), CASE["expected.new_tokens"])
+    assert relative_error(found, CASE["expected.new_logits"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("context", [0, 1, 3, 17, 64, 65, 70, 130])
+@pytest.mark.parametrize("accepted", [0, 1, 3, MAX_CHAIN_LEN])
+def test_a_rejected_chain_leaves_no_trace(context: int, accepted: int, expected: Tensor) -> None:
+    """Some of 15 drafts are right, and any number of rows runs next."""
+    target = load()
+    if context:
+        run(target, TEXT[:context], 0)
+    wrong = [(token + 1) % 160 for token in TEXT]
+    right = context + 1 + accepted
+    drafted = TEXT[context:right] + wrong[right : context + 1 + MAX_CHAIN_LEN]
+    run(target, drafted, context)
+    for start, end in ((right, right + 1), (right + 1, right + 9)):
+        found = run(target, TEXT[start:end], start)
+        assert relative_error(found, expected[start:end]) < TIGHT
+
+
+@pytest.mark.parametrize(("drafts", "is_right"), [([], True), ([5, 6, 7, 8], False)])
+def test_a_state_that_takes_in_the_rows_of_its_step_is_found(
+    drafts: list[int], is_right: bool, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is wrong as soon as a draft is rejected."""
+
+    def with_rows(
+        states: Tensor, older: RuleInputs, takes: Tensor, rows: RuleInputs, queries: Tensor, _: int
+    ) -> tuple[Tensor, Tensor]:
+        return take_in_and_read(states, rows, queries)
+
+    monkeypatch.setattr(delta_net, "catch_up_and_read", with_rows)
+    target = load()
+    run(target, TEXT[:20], 0)
+    run(target, [TEXT[20], *drafts], 20)
+    error = relative_error(run(target, TEXT[21:22], 21), expected[21:22])
+    assert error < TIGHT if is_right else error > 0.01
+
+
+@torch.no_grad()
+def test_sequences_of_a_step_have_states_of_their_own(expected: Tensor) -> None:
+    """Also where one of them is padding, has other texts before, or wrong drafts."""
+    target = load(sequences=4)
+    run(target, TEXT[::-1][:90], 0, sequence=2)
+    lengths = {0: 70, 3: 33, 2: 5}
+    for sequence, length in lengths.items():
+        run(target, TEXT[:length], 0, sequence)
+    for first in ([70, -1, 5], [71, 33, -1], [74, 36, 8]):
+        rows = torch.tensor([[p + row if p >= 0 else -1 for row in range(3)] for p in first])
+        tokens = torch.tensor(TEXT)[rows.clamp(min=0)]
+        if first[0] == 70:
+            tokens[0, 1:] += 1
+        logits, _ = target.run(tokens, Step(rows, torch.tensor([*lengths]), chain_tail(rows)))
+        for row in rows.flatten().tolist():
+            if row >= 0 and not (first[0] == 70 and row > 70):
+                found = logits.flatten(0, 1)[rows.flatten() == row]
+                assert relative_error(found, expected[row : row + 1]) < TIGHT, (first, row)
+
+
+def test_a_text_does_not_continue_before_what_a_state_took_in() -> None:
+    target = load()
+    step = torch.tensor([TEXT[:5]])
+    for start in (0, 2, 2):  # drafts may be others
+        target.forward_logits_taps(step, torch.arange(start, start + 5))
+    with pytest.raises(SettingError, match="position 1: states hold 2 positions: restart at 0"):
+        target.forward_logits_taps(step, torch.arange(1, 6))
+    with pytest.raises(SettingError, match="17 rows after those of a step: at most 16 fit"):
+        target.forward_logits_taps(torch.tensor([TEXT[:17]]), torch.arange(5, 22))
+    target.forward_logits_taps(step, torch.arange(5))
+
+
+def test_the_delta_rule_is_its_formula() -> None:
+    """In float64: a state forgets, corrects what it recalls for a key, and answers a query."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(2, 3, 4, 5, generator=generator).double()
+    keys, queries = (torch.randn(2, 6, 3, 4, generator=generator).double() for _ in "kq")
+    values = torch.randn(2, 6, 3, 5, generator=generator).double()
+    decays, rates = (torch.rand(2, 6, 3, generator=generator).double() for _ in "ab")
+    tokens = RuleInputs(
+        rows=keys.unsqueeze(-2),
+        columns=keys.unsqueeze(-1),
+        values=values.unsqueeze(-2),
+        decays=decays[..., None, None],
+        rates=rates[..., None, None],
+    )
+    final, reads = take_in_and_read(states, tokens, queries.unsqueeze(-2))
+    for text, head in itertools.product(range(2), range(3)):
+        matrix = states[text, head]
+        for n in range(6):
+            k, v = keys[text, n, head], values[text, n, head]
+            a, b = decays[text, n, head], rates[text, n, head]
+            forget = a * (torch.eye(4).double() - b * torch.outer(k, k))
+            matrix = forget @ matrix + b * torch.outer(k, v)
+            assert torch.allclose(reads[text, n, head, 0], queries[text, n, head] @ matrix)
+        assert torch.allclose(final[text, head], matrix)
+
+
+def rewritten(directory: Path, **changes: Any) -> ConfigSection:
+    """Return the config of the golden case with other values; None removes a key."""
+    config = json.loads((DIRECTORY / "config.json").read_text()) | changes
+    values = {key: value for key, value in config.items() if value is not None}
+    return ConfigSection(values, directory / "config.json")
+
+
+def test_keys_that_are_absent_have_the_published_values(tmp_path: Path) -> None:
+    stored = read_qwen3_5(rewritten(tmp_path), LENGTH)
+    absent = rewritten(
+        tmp_path, layer_types=None, rope_parameters=None, linear_conv_kernel_dim=None
+    )
+    config = read_qwen3_5(absent, LENGTH)
+    assert isinstance(config, HybridConfig)
+    assert config.layer_types == stored.layer_types and config.states == stored.states
+    assert config.rope == stored.rope and config.rope.embedding(32).inv_freq.shape == (4,)
+
+
+@pytest.mark.parametrize(("changes", "error", "line"), [
+    ({"attn_output_gate": False}, UnsupportedError, "without an output gate"),
+    ({"attention_bias": True}, UnsupportedError, "attention biases"),
+    ({"layer_types": ["full_attention"]}, CheckpointError, "lists 1 of 8 layers"),
+    ({"layer_types": ["sliding_attention"] * 8}, UnsupportedError, "'sliding_attention'"),
+    ({"linear_num_value_heads": 3}, CheckpointError, "3 value heads, 2 key heads"),
+    ({"linear_conv_kernel_dim": 17}, UnsupportedError, "a convolution of 17 tokens"),
+    ({"rope_parameters": {"partial_rotary_factor": 0.01}}, CheckpointError, "rotates 0 of 32"),
+    ({"model_type": "qwen3_next"}, UnsupportedError, "'qwen3_next'"),
+])  # fmt: skip
+def test_what_is_not_computed_is_refused(
+    changes: dict[str, Any], error: type[Exception], line: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=line):
+        read_qwen3_5(rewritten(tmp_path, **changes), LENGTH)
+
+
+def test_a_model_that_also_reads_images_is_read_without_its_encoder(tmp_path: Path) -> None:
+    """With the names as published, the layer that predicts two tokens ahead, and a tied table."""
+    torch.manual_seed(0)
+    qwen3_5(tie_word_embeddings=True).save_pretrained(tmp_path / "text")
+    whole = tmp_path / "whole"
+    shutil.copytree(tmp_path / "text", whole)
+    text = json.loads((whole / "config.json").read_text())
+    config = {"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": True}
+    (whole / "config.json").write_text(json.dumps(config))
+    tensors = load_file(whole / "model.safetensors")
+    tensors = {n.replace("model.", "model.language_model.", 1): t for n, t in tensors.items()}
+    tensors |= {"model.visual.patch_embed.proj.bias": torch.ones(2), "mtp.fc.weight": torch.ones(2)}
+    save_file(tensors, whole / "model.safetensors")
+    found = [run(load(directory=d), range(3, 43), 0) for d in (tmp_path / "text", whole)]
+    assert torch.equal(*found)
+
+
+def test_only_xnnpack_has_code_for_states() -> None:
+    spec = ExportSpec(target_model="qwen3.5-27b", load_format="dummy", check_only=True)
+    assert resolve(spec).backend == "xnnpack"
+    with pytest.raises(UnsupportedError, match=r"qwen3.5-27b has recurrent states, .* xnnpack$"):
+        resolve(replace(spec, backend="cuda"))
