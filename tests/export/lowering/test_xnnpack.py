@@ -74,6 +74,17 @@ def test_untied_tables_stay_in_the_program(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [PROGRAM]
 
 
+@pytest.mark.parametrize("form", ["tanh", "none"])
+def test_both_forms_of_gelu_are_computed(form: str, tmp_path: Path) -> None:
+    x = torch.cat((torch.linspace(-9, 9, 4001), torch.tensor([-1e30, -1e4, 0.0, 1e4, 1e30])))
+    programs = {"gelu": torch.export.export(nn.GELU(form), (x,))}
+    xnnpack.write(xnnpack.lower(programs, {}, lambda stage: None), tmp_path)
+    method = Runtime.get().load_program(tmp_path / PROGRAM).load_method("gelu")
+    assert method is not None
+    wanted = F.gelu(x.double(), approximate=form).float()
+    torch.testing.assert_close(method.execute([x])[0], wanted, atol=1e-6, rtol=1e-6)
+
+
 def test_a_program_is_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decompose, programs = exported_program._decompose_exported_program, list[object]()
 
