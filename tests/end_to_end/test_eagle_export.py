@@ -45,7 +45,7 @@ def test_options_are_listed() -> None:
         ["--target-model", "gemma4-26b-a4b", "--backend", "cuda"],
         "--backend cuda: gemma4-26b-a4b has experts, and no kernel there",
     ),
-    (["--target-model", "gemma4-31b", "--target-dir", "/"], "--target-dir /config.json: no"),
+    (["--target-model", "gemma4-31b", "--target-dir", "/"], "Error: /config.json: no such file"),
     (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such checkpoint"),
     (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
     (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
