@@ -26,6 +26,7 @@ from eagle_aot.runtime_runner.engine.request_checks import (
     check_follows_trees,
     check_grows_trees,
     check_prompt,
+    chosen_batch_size,
     chosen_chain_len,
     chosen_tree,
 )
@@ -256,7 +257,7 @@ class Runner:
         why a forward failed. Raises as `generate` does when a prompt's turn comes; with
         `keep_going`, yields why the prompt cannot be served instead.
         """
-        checked_size = self._check_batch_size(batch_size)
+        checked_size = chosen_batch_size(batch_size, self.constants)
         params = GenerationParams(**options)
 
         def generation(prompt: AnyPrompt, params: GenerationParams) -> Generation | Failed:
@@ -325,18 +326,6 @@ class Runner:
         shape = chosen_tree(tree, kind, grows_trees, self.constants)
         return shape.depth, shape
 
-    def _check_batch_size(self, batch_size: int | None) -> int:
-        max_batch_size = self.constants.max_batch_size
-        if batch_size is not None and batch_size < 1:
-            raise SettingError(f"batch size {batch_size}: must be at least 1")
-        if batch_size is not None and batch_size > max_batch_size:
-            raise SettingError(
-                f"batch size {batch_size}: this artifact has caches for {max_batch_size} "
-                f"{'sequence' if max_batch_size == 1 else 'sequences'}: "
-                "export with a larger --max-batch-size"
-            )
-        return batch_size or max_batch_size
-
     def round(self, shape: Shape | int, sequences: int = 1) -> Round:
         """Return the round of that many sequences with drafts of that shape, or of as many as there
         are rows for; a number is a chain's length, 0 for plain decoding. It is made and recorded
@@ -374,7 +363,7 @@ class Runner:
         """
         if self.engine.busy:
             raise SettingError("warm_up: requests are running: call it before the first request")
-        checked_size = self._check_batch_size(batch_size)
+        checked_size = chosen_batch_size(batch_size, self.constants)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         fixed = shape if isinstance(shape, Shape) else None
         if chosen != AUTO:

@@ -31,6 +31,20 @@ def check_prompt(ids: Sequence[int], constants: Constants) -> None:
         raise PromptError(f"prompt ids {min(ids)}..{max(ids)} leave the vocabulary of {vocab}")
 
 
+def chosen_batch_size(batch_size: int | None, constants: Constants) -> int:
+    """Return the number of requests in parallel, by default as many as the artifact has caches for.
+    Raises SettingError for another number than it has."""
+    most = constants.max_batch_size
+    if batch_size is not None and batch_size < 1:
+        raise SettingError(f"batch size {batch_size}: must be at least 1")
+    if batch_size is not None and batch_size > most:
+        raise SettingError(
+            f"batch size {batch_size}: this artifact has caches for {most} "
+            f"{'sequence' if most == 1 else 'sequences'}: export with a larger --max-batch-size"
+        )
+    return batch_size or most
+
+
 def chosen_chain_len(chain_len: ChainLen | None, constants: Constants) -> ChainLen:
     """Return the chain length, by default the artifact's. Raises SettingError if it is too long."""
     if chain_len == AUTO:
