@@ -118,7 +118,7 @@ def test_an_export_goes_through_with_a_tokenizer_that_does_not_fit(
             raise PromptError("the prompt is empty")
         return ids
 
-    tokenizer = SimpleNamespace(encode=encode)
+    tokenizer = SimpleNamespace(encode=encode, special_tokens={})
     monkeypatch.setattr(provenance, "convert_tokenizer", lambda directory: tokenizer)
     found = pairing_record(load(TINY_SPEC, positions=128), XNNPACK, Progress())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]

@@ -48,7 +48,7 @@ def service_of(step: Callable[[], object], max_step_seconds: float) -> LocalServ
     service.worker = Worker(engine, 1, max_step_seconds)
     service.metrics = Metrics(service.worker)
     model = {"name": "toy", "created": 0, "keys": [], "context": 64, "max_body": 1024}
-    service.model = SimpleNamespace(spec=SPEC, **model)  # type: ignore[assignment]
+    service.model = SimpleNamespace(spec=SPEC, sampling_defaults={}, **model)  # type: ignore[assignment]
     return service
 
 
