@@ -95,7 +95,7 @@ class GenerationFactory:
         prefix = self._decode(prompt) or "" if params.echo else ""
         if not params.stop_texts and on_text is None and not prefix:
             return self._offsets(params.logprobs, prompt, params.visible_ids)
-        decode = partial(self._reader.tokenizer.decode, visible_ids=params.visible_ids)
+        decode = self._decoder(params.visible_ids)
         return TextStream(decode, params.stop_texts, on_text, prefix, prompt)
 
     def _offsets(
@@ -105,8 +105,7 @@ class GenerationFactory:
         requested."""
         if logprobs is None or not self._has_tokenizer:
             return TextStream(prompt=prompt)
-        decode = partial(self._reader.tokenizer.decode, visible_ids=visible_ids)
-        return TextStream(decode, prompt=prompt)
+        return TextStream(self._decoder(visible_ids), prompt=prompt)
 
     def _decode(
         self, ids: list[int], prompt: Sequence[int] = (), visible_ids: Sequence[int] = ()
@@ -114,8 +113,12 @@ class GenerationFactory:
         """Return the text that tokens add to that of a `prompt`, None without a tokenizer."""
         if not self._has_tokenizer:
             return None
-        decode = partial(self._reader.tokenizer.decode, visible_ids=visible_ids)
-        return decode_answer(decode, prompt, ids)
+        return decode_answer(self._decoder(visible_ids), prompt, ids)
+
+    def _decoder(self, visible_ids: Sequence[int]) -> Callable[[list[int]], str]:
+        """Return what makes text of tokens, with the special ones among `visible_ids`. Raises
+        ArtifactError without a tokenizer."""
+        return partial(self._reader.tokenizer.decode, visible_ids=visible_ids)
 
     @cached_property
     def _has_tokenizer(self) -> bool:

@@ -178,7 +178,7 @@ async def answer(
         messages, values = turn.messages(wanted.prompts()[0]), turn.template_values
         prompt = await model.read(messages, raw=False, template_values=values)
         prompt = wanted.truncated(prompt, model.context)
-        pairs = [(prompt, turn.parameters(prompt.tokens, each)) for each in body.parameters]
+        pairs = [(prompt, each) for each in turn.parameters(prompt.tokens, body.parameters)]
     request = AnswerRequest(prompts=pairs, trace=bool(wanted.trace), conversation=body.conversation)
     stream = service.submit(request)
     all_tokens = wanted.num_prompt_logprobs is not None
@@ -195,14 +195,11 @@ async def answer(
     }
     if wanted.request_id:
         options["suffix"] = wanted.request_id
-    builder = ResponseBuilder(**options)
-    if turn is not None:
-        answers = {index: turn.answer(prompt.tokens) for index, (prompt, _) in enumerate(pairs)}
-        count = model.chat.reasoning_tokens
-        options |= {"answers": answers, "reasoning_tokens": count}
-        builder = ChatResponseBuilder(**options)
-    if response is not None:
-        builder = ResponsesBuilder(**options, request=response)
-        write = partial(response_events, builder)
-        return await respond(connection, wanted, stream, builder, write)
-    return await respond(connection, wanted, stream, builder)
+    if turn is None:
+        return await respond(connection, wanted, stream, ResponseBuilder(**options))
+    answers = {index: turn.answer(prompt.tokens) for index, (prompt, _) in enumerate(pairs)}
+    options |= {"answers": answers, "reasoning_tokens": model.chat.reasoning_tokens}
+    if response is None:
+        return await respond(connection, wanted, stream, ChatResponseBuilder(**options))
+    builder = ResponsesBuilder(**options, request=response)
+    return await respond(connection, wanted, stream, builder, partial(response_events, builder))

@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Message
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
@@ -41,9 +43,13 @@ class ChatTurn:
         """Return the conversation as the template takes it. Raises PromptError."""
         return self._chat.messages(messages, self._tools)
 
-    def parameters(self, prompt: Sequence[int], params: GenerationParams) -> GenerationParams:
-        """Return the parameters of an answer to a prompt. Raises SettingError."""
-        return self._chat.parameters(params, prompt, self._policy)
+    def parameters(
+        self, prompt: Sequence[int], answers: Sequence[GenerationParams]
+    ) -> list[GenerationParams]:
+        """Return the parameters of all answers to a prompt, which differ in their seeds and so have
+        one grammar. Raises SettingError."""
+        first = self._chat.parameters(answers[0], prompt, self._policy)
+        return [msgspec.structs.replace(first, seed=each.seed) for each in answers]
 
     def answer(self, prompt: Sequence[int]) -> "ChatAnswer":
         """Return what reads an answer to a prompt."""

@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tfs_z": (1,),
     "tool_choice": ("none", "auto"),
-    "tools": ([],),
+    "tools": (),
     "top_a": (0,),
     "truncation": ("disabled",),
     "top_n_sigma": (-1,),
