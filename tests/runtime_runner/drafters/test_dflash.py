@@ -6,15 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.acceptance import committed
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import Draft
-from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.golden_cases import golden_case
 from support.heads.dflash import dflash_pair
 from support.runner.eager_executor import EagerExecutor, prefilled
+from support.runner.logging_drafter import LoggingDFlash
 from support.runner.watched import rounds_of
 
 _, CASE = golden_case("dflash/qwen3_full")
@@ -23,22 +21,11 @@ BLOCK = 6
 TREES = [Shape(3, 3, 9), Shape(5, 4, 16), Shape.of_paths(((0,), (1,), (0, 0), (1, 2), (0, 0, 1)))]
 
 
-class LoggingDrafter(DFlashDrafter):
-    """Keeps what was drafted, and what was accepted."""
+class LoggingDrafter(LoggingDFlash):
+    """Drafts blocks of the case's size."""
 
     def __init__(self, executor: EagerExecutor) -> None:
         super().__init__(executor, executor.artifact, None, BLOCK)
-        self.drafts: list[Draft] = []
-        self.accepted: list[int] = []
-
-    def propose(self, running: BatchState, shape: Shape) -> Draft:
-        self.drafts.append(super().propose(running, shape))
-        return self.drafts[-1]
-
-    def observe(self, accepted: Accepted, features: Tensor) -> None:
-        super().observe(accepted, features)
-        if self.drafts:
-            self.accepted.append(int(accepted.count))
 
 
 @pytest.fixture
@@ -90,7 +77,7 @@ def block_after(executor: EagerExecutor, length: int) -> Tensor:
 
 def test_the_head_catches_up_a_block_at_a_time(executor: EagerExecutor) -> None:
     start, count = len(PROMPT), 24
-    first, seen = torch.zeros(1, dtype=torch.int64), FeatureDrafter(executor)
+    first, seen = torch.zeros(1, dtype=torch.int64), LoggingDrafter(executor)
     prefilled(executor, seen, TEXT[: start + count])
     drafter = LoggingDrafter(executor)
     prefilled(executor, drafter, TEXT[:start])
@@ -107,11 +94,3 @@ def test_the_head_catches_up_a_block_at_a_time(executor: EagerExecutor) -> None:
     guesses = itertools.chain.from_iterable(blocks)
     expected = [g == token for g, token in zip(guesses, following[0].tolist(), strict=False)]
     assert right[0].tolist() == expected and any(expected) and not all(expected)
-
-
-class FeatureDrafter(LoggingDrafter):
-    """Keeps the features of a prompt."""
-
-    def observe(self, accepted: Accepted, features: Tensor) -> None:
-        self.features = [*getattr(self, "features", []), features]
-        super().observe(accepted, features)

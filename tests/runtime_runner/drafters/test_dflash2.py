@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.acceptance import committed
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.drafters.dflash2 import DFlash2Drafter, Lattice, likeliest
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.golden_cases import golden_case
 from support.heads.dflash2 import SPECULATORS, Z_LAB, dflash2_pair
 from support.runner.eager_executor import EagerExecutor, prefilled
+from support.runner.logging_drafter import LoggingDFlash
 from support.runner.watched import rounds_of
 
 BLOCK, TOP_K, DRAFTS = 8, 4, 7
@@ -28,25 +27,11 @@ TREES = [
 ]
 
 
-class LoggingDrafter(DFlash2Drafter):
-    """Keeps what was drafted and accepted, and the features of a prompt."""
+class LoggingDrafter(LoggingDFlash, DFlash2Drafter):
+    """Drafts blocks of the cases' size."""
 
     def __init__(self, executor: EagerExecutor) -> None:
         super().__init__(executor, executor.artifact, None, BLOCK, TOP_K)
-        self.drafts: list[Draft] = []
-        self.accepted: list[int] = []
-        self.features: list[Tensor] = []
-
-    def propose(self, running: BatchState, shape: Shape) -> Draft:
-        self.drafts.append(super().propose(running, shape))
-        return self.drafts[-1]
-
-    def observe(self, accepted: Accepted, features: Tensor) -> None:
-        super().observe(accepted, features)
-        if self.drafts:
-            self.accepted.append(int(accepted.count))
-        else:
-            self.features.append(features)
 
 
 def executor_of(case: str) -> EagerExecutor:
