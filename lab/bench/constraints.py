@@ -2,15 +2,23 @@
 
 Whole rounds over random text, each restarted at the same context, in turn: greedy ones, ones with a
 logits processor, and ones with constraints. Any text may follow in the form "text", so all rows
-have masks; "schema" forbids most drafts, whose rows have none.
+have masks; "schema" forbids most drafts, whose rows have none. An artifact of random weights has no
+tokenizer: its tokens are then made-up words, as many as it has ids.
 """
 
+import random
+import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import tokenizers
 from rich.table import Table
+from tokenizers import decoders, pre_tokenizers
+from tokenizers.models import BPE
 
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
@@ -105,14 +113,8 @@ def measure(runner: Runner, spec: ConstraintsBenchSpec) -> Iterator[ConstraintTi
 def time_kinds(
     runner: Runner, clock: Clock, round_: WholeRound, requests: int, repeats: int
 ) -> dict[str, float]:
-    """Return a round's milliseconds by the kind of its requests, sampled in turn.
-
-    Raises SettingError where the artifact has no stop id.
-    """
-    constants = runner.constants
-    grammars = GrammarCompiler(
-        runner.directory / VOCABULARY, constants.vocab_size, constants.eos_ids
-    )
+    """Return a round's milliseconds by the kind of its requests, sampled in turn."""
+    grammars = grammar_compiler(runner)
     constraints = {
         kind: [grammars.compile(*sampling.structure) for _ in range(requests)]
         for kind, sampling in KINDS.items()
@@ -126,6 +128,35 @@ def time_kinds(
                     series[kind] = Series(clock, round_.timed, time_on_host)
                 series[kind].sample()
     return {kind: samples.ms for kind, samples in series.items()}
+
+
+def grammar_compiler(runner: Runner) -> GrammarCompiler:
+    """Return the compiler for the artifact's tokenizer, or for one of made-up words."""
+    path, constants = runner.directory / VOCABULARY, runner.constants
+    if path.exists():
+        return GrammarCompiler(path, constants.vocab_size, constants.eos_ids)
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / VOCABULARY
+        write_made_up_words(path, constants.vocab_size)
+        return GrammarCompiler(path, constants.vocab_size, (0,))
+
+
+def write_made_up_words(path: Path, count: int) -> None:
+    """Write a tokenizer of `count` tokens, the same each time: one that ends a text, all bytes, and
+    made-up words of 2 to 12 letters, half of them after a blank."""
+    rng, words = random.Random(1), ["<end>", *pre_tokenizers.ByteLevel.alphabet()]
+    known = set(words)
+    while len(words) < count:
+        letters = "".join(rng.choices(string.ascii_letters, k=rng.randint(2, 12)))
+        word = rng.choice(("", "Ġ")) + letters  # as byte-level tokenizers write a blank
+        if word not in known:
+            known.add(word)
+            words.append(word)
+    vocabulary = {word: token for token, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(BPE(vocabulary, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(words[:1])
+    tokenizer.save(str(path))
 
 
 @contextmanager

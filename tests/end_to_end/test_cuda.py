@@ -15,11 +15,13 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.decode.acceptance import committed
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.prefill import prefill
+from eagle_aot.runtime_runner.decode.prompt_scoring import PromptScoring
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import AUTO_TREES, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from support.runner.lossless import CHAIN_LENS, ShuffledChooser, mixed_prompts
 
@@ -162,12 +164,25 @@ def test_no_log_probability_of_a_prompt_depends_on_how_it_is_scored(
     for prompt in mixed_prompts(runner)[2::20]:
         plain, found = runner.generate(prompt, 20), []
         for rows in (64, 7, 33):
-            monkeypatch.setattr(runner.target, "max_rows", rows)
-            result = runner.generate(prompt, 20, prompt_logprobs=20)
+            with monkeypatch.context() as patch:
+                score_in_windows(patch, rows)
+                result = runner.generate(prompt, 20, prompt_logprobs=20)
             assert result.token_ids == plain.token_ids, (len(prompt), rows)
             found.append(result.prompt_logprobs)
         assert found[0] is not None and [one.id for one in found[0]] == prompt
         assert found[1] == found[0] and found[2] == found[0], len(prompt)
+
+
+def score_in_windows(patch: pytest.MonkeyPatch, rows: int) -> None:
+    """Score at most `rows` rows at once, and run the prefill in the same chunks as ever."""
+    run_window = PromptScoring.run_window
+
+    def windowed(scoring: PromptScoring) -> list[TokenLogprobs]:
+        with patch.context() as during:
+            during.setattr(scoring._target, "max_rows", rows)
+            return run_window(scoring)
+
+    patch.setattr(PromptScoring, "run_window", windowed)
 
 
 def test_a_warm_up_records_all_rounds_and_changes_no_token(
