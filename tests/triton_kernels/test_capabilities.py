@@ -16,6 +16,7 @@ from eagle_aot.runtime_runner.sampling.thresholds import EXP2, LOG2E, SCALE_BITS
 from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability, fitting
 from support.kernels.compiled import (
     empty,
+    experts_weight,
     int4_weight,
     launches,
     local_memory,
@@ -78,6 +79,35 @@ def copy_rows(kernel: ModuleType) -> None:
     kernel.launch(empty(4, 4096, 512), empty(4, 4096, 512), *(2 * (empty(9, dtype=torch.int64),)))
 
 
+def experts_few_rows(kernel: ModuleType, group: int = 32) -> None:
+    """Launch the kernel for the gated products of Gemma 4 26B-A4B, with its largest tile."""
+    codes, scales = experts_weight(11, 22, group)
+    ids = empty(64, 8, dtype=torch.int64)
+    kernel.launch(empty(64, 2816), ids, None, codes, scales, None, 1408, "gelu_tanh")
+
+
+def experts_of_one_row(kernel: ModuleType) -> None:
+    """Launch the kernel for the second products, whose columns are no multiple of 128."""
+    codes, scales = experts_weight(22, 6, 32)
+    factors, ids = empty(8, 8, dtype=torch.float32), empty(8, 8, dtype=torch.int64)
+    kernel.launch(empty(64, 704), ids, factors, codes, scales, scales, 2816, "")
+
+
+def experts_many_rows(kernel: ModuleType) -> None:
+    codes, scales = experts_weight(16, 6, 128)
+    factors, ids = empty(512, 8, dtype=torch.float32), empty(512, 8, dtype=torch.int64)
+    order, starts = empty(4096, dtype=torch.int32), empty(129, dtype=torch.int32)
+    kernel.launch(empty(4096, 768), ids, order, starts, factors, codes, scales, scales, 2048, "")
+
+
+def experts_order(kernel: ModuleType) -> None:
+    kernel.launch(empty(512, 8, dtype=torch.int64), 128)
+
+
+def choice_of_experts(kernel: ModuleType) -> None:
+    kernel.launch(empty(8, 128), empty(128), 8, True)
+
+
 ROWS, VOCAB = 32, 262_144
 NUMBERS = partial(empty, ROWS, dtype=torch.int64)
 LOGITS = partial(empty, ROWS, VOCAB, dtype=torch.float32)
@@ -116,6 +146,11 @@ KERNELS: dict[Launch, str] = {
     prompt_attention: "sdpa_prompt.kernel",
     norm_rope_store: "norm_rope_store.kernel",
     residual_norm: "residual_norm.kernel",
+    experts_few_rows: "int4_experts.few_rows",
+    experts_of_one_row: "int4_experts.few_rows",
+    experts_many_rows: "int4_experts.many_rows",
+    experts_order: "int4_experts.order",
+    choice_of_experts: "choose_experts.kernel",
     copy_rows: "copy_rows.kernel",
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",
@@ -135,6 +170,7 @@ CASES = [
     if launch not in OF_LOGITS
     for gpu in OTHERS
 ]
+CASES += [(launch, name, H100) for launch, name in KERNELS.items() if "experts" in name]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
 # These use no tensor cores and little shared memory, and take seconds to compile.
 CASES += [(launch, KERNELS[launch], gpu) for launch in OF_LOGITS for gpu in ((8, 9), H100, (12, 0))]

@@ -23,6 +23,10 @@ KERNELS = {
     "sdpa_splitk.combine": "sdpa_combine_kernel",
     "sdpa_prompt.kernel": "sdpa_prompt_kernel",
     "norm_rope_store.kernel": "norm_rope_store_kernel",
+    "choose_experts.kernel": "choose_experts_kernel",
+    "int4_experts.few_rows": "int4_experts_few_kernel",
+    "int4_experts.many_rows": "int4_experts_many_kernel",
+    "int4_experts.order": "experts_order_kernel",
     "residual_norm.kernel": "residual_norm_kernel",
     "copy_rows.kernel": "copy_rows_kernel",
 }

@@ -156,6 +156,13 @@ def int4_weight(group: int) -> tuple[Tensor, Tensor, Tensor]:
     return empty(336, 42, 4096, dtype=torch.int16), scales, scales
 
 
+def experts_weight(tiles: int, blocks: int, group: int) -> tuple[Tensor, Tensor]:
+    """Return codes and scales of 128 experts with so many tiles and blocks of columns."""
+    step = 2 if group == 128 else 1
+    scales = empty(128, tiles, blocks // step, 128 * step * 128 // group)
+    return empty(128, tiles, blocks, 4096, dtype=torch.int16), scales
+
+
 def rows_attention(
     kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: int = 64, window: int = 0
 ) -> None:

@@ -1,0 +1,112 @@
+"""One tile of an expert's product, which the kernels for few and for many rows share.
+
+The arithmetic is that of `int4_gemm/small_m.py`: tensor cores add up a block of 128 columns, from
+zero, and blocks are added in float32, in one order. A column of a tile is an assignment; its result
+depends on that column and on the weight, so its bits are the same in any tile and in both kernels.
+Importing this module needs triton.
+"""
+
+import triton
+import triton.language as tl
+
+from eagle_aot.triton_kernels.int4_gemm.fragments import (
+    activated,
+    columns,
+    dense,
+    operand,
+    quarters,
+    whole,
+)
+from eagle_aot.triton_kernels.int4_gemm.small_m import added, loaded
+
+
+@triton.jit
+def add_expert_block(
+    acc: tl.tensor,
+    words: tl.tensor,
+    scales: tl.tuple,
+    zeros: tl.tuple,
+    x_ptr: tl.tensor,
+    source: tl.tensor,
+    sources: tl.tensor,
+    k: tl.tensor,
+    K: tl.constexpr,
+    ZEROS: tl.constexpr,
+    PTX: tl.constexpr,
+    WHOLE: tl.constexpr,
+) -> tl.tensor:
+    """Add the product of a block of columns from `k` on to acc [128, m]; `source` [m] are rows of x
+    below `sources`, others count as zero."""
+    part = tl.zeros_like(acc)
+    for i in tl.static_range(1 if WHOLE else 4):
+        if WHOLE:
+            weight = whole(words, scales, zeros, ZEROS, PTX)
+        else:
+            weight = dense(words, scales[i], zeros[i], i, ZEROS, PTX)
+        column = k + 32 * i + tl.arange(0, weight.shape[1])
+        part = tl.dot(weight, columns(x_ptr, source, sources, column, K), part)
+    return added(acc, part, PTX)
+
+
+@triton.jit
+def multiply_tile(
+    x_ptr: tl.tensor,
+    codes_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
+    zeros_ptr: tl.tensor,
+    factors_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    expert: tl.tensor,
+    tile: tl.tensor,
+    assignment: tl.tensor,
+    live: tl.tensor,
+    rows: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    TOP_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    TOTAL: tl.constexpr,
+    STAGES: tl.constexpr,
+    ZEROS: tl.constexpr,
+    FACTORS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PTX: tl.constexpr,
+    PAIRS: tl.constexpr,
+    WHOLE: tl.constexpr,
+) -> None:
+    """Compute 128 outputs of `tile` of an expert for the assignments [m] that are `live`.
+
+    Without FACTORS x has a row for each of the `rows`, and the result one for each assignment; with
+    them x has one for each assignment, and the result [TOP_K, rows, N] is multiplied by them.
+    """
+    GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
+    TILES: tl.constexpr = (N + 127) // 128
+    word = tl.arange(0, 4096)[None, :]
+    sources = rows * (TOP_K if FACTORS else 1)
+    source = tl.where(live, assignment // (1 if FACTORS else TOP_K), sources)
+    first = (expert.to(tl.int64) * TILES + tile) * TOTAL
+    acc = tl.zeros((128, assignment.shape[0]), tl.float32)
+    for step in tl.range(0, TOTAL, num_stages=STAGES):
+        index = first + step
+        scales = loaded(scales_ptr, index * (128 * GROUPS), GROUPS, PAIRS)
+        zeros = scales
+        if ZEROS:
+            zeros = loaded(zeros_ptr, index * (128 * GROUPS), GROUPS, PAIRS)
+        for block in tl.static_range(BLOCKS):
+            s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
+            words = operand(tl.load(codes_ptr + (index * BLOCKS + block) * 4096 + word))
+            k = (step * BLOCKS + block) * 128
+            acc = add_expert_block(acc, words, s, z, x_ptr, source, sources, k,
+                                   K, ZEROS, PTX, WHOLE)  # fmt: skip
+    if ACTIVATION != "":
+        acc = activated(acc, ACTIVATION)
+    WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
+    n = tile * acc.shape[0] + tl.arange(0, acc.shape[0])
+    place = assignment
+    if FACTORS:
+        place = (assignment % TOP_K) * rows + assignment // TOP_K
+        acc *= tl.load(factors_ptr + assignment, mask=live, other=0.0)[None, :]
+    out = out_ptr + place.to(tl.int64)[None, :] * WIDTH + n[:, None]
+    inside = live[None, :] & (n < WIDTH)[:, None]
+    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=inside)

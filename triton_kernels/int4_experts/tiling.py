@@ -1,0 +1,51 @@
+"""Tile sizes of the experts' kernels."""
+
+from dataclasses import dataclass
+
+from eagle_aot.triton_kernels.device import fitting
+
+MAX_FEW_ROWS = 64
+"""Most rows of the kernel for few rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowsTile:
+    """What a program computes for up to `rows` rows: 128 outputs of `width` of the rows that take
+    its expert, and then of the next ones. `warps` and `stages` are Triton's."""
+
+    rows: int
+    width: int
+    warps: int
+    stages: int
+    pairs: bool = False
+    whole: bool = False
+
+
+FEW_ROWS_TILES = {
+    1: (
+        FewRowsTile(8, 8, warps=4, stages=4),
+        FewRowsTile(MAX_FEW_ROWS, 16, warps=4, stages=4, whole=True),
+    ),
+    2: (
+        FewRowsTile(8, 8, warps=4, stages=3),
+        FewRowsTile(MAX_FEW_ROWS, 16, warps=4, stages=3, pairs=True, whole=True),
+    ),
+}
+"""Tiles for steps of one and of two blocks: those of the dense product, not measured here."""
+
+MANY_ROWS_TILES = {
+    227: {
+        1: FewRowsTile(0, 64, warps=8, stages=3, pairs=True),
+        2: FewRowsTile(0, 64, warps=8, stages=3, pairs=True),
+    },
+    99: {
+        1: FewRowsTile(0, 64, warps=8, stages=2, pairs=True),
+        2: FewRowsTile(0, 64, warps=8, stages=2, pairs=True),
+    },
+}
+"""Tiles of the kernel for many rows, by KiB of shared memory; `rows` is not used."""
+
+
+def many_rows_tile(blocks: int) -> FewRowsTile:
+    """Return the tile of the kernel for many rows on this GPU, for steps of `blocks` blocks."""
+    return fitting(MANY_ROWS_TILES)[blocks]
