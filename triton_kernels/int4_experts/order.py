@@ -1,4 +1,4 @@
-"""Assignments sorted by expert, on a GPU: each expert has a program, and each program reads all ids.
+"""Assignments sorted by expert, on a GPU: a program for each expert, which reads all ids.
 
 Importing this module needs triton.
 """
