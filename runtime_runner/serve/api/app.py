@@ -25,11 +25,9 @@ from eagle_aot.runtime_runner.serve.api.responses import (
     ResponseBuilder,
     VisibleLogprobs,
 )
-from eagle_aot.runtime_runner.serve.api.responses_api import (
-    ResponsesBuilder,
-    ResponsesRequest,
-    response_events,
-)
+from eagle_aot.runtime_runner.serve.api.responses_api.events import response_events
+from eagle_aot.runtime_runner.serve.api.responses_api.output import ResponsesBuilder
+from eagle_aot.runtime_runner.serve.api.responses_api.requests import ResponsesRequest
 from eagle_aot.runtime_runner.serve.api.tokens import (
     DETOKENIZE,
     TOKENIZE,

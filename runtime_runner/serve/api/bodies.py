@@ -17,7 +17,7 @@ from eagle_aot.runtime_runner.serve.api.access import cache_salt
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, invalid_body
 from eagle_aot.runtime_runner.serve.api.fields import FieldReader
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest, ModelRequest
-from eagle_aot.runtime_runner.serve.api.responses_api import ResponsesRequest
+from eagle_aot.runtime_runner.serve.api.responses_api.requests import ResponsesRequest
 from eagle_aot.runtime_runner.serve.service import ServedModel
 
 log = logging.getLogger(__name__)

@@ -64,17 +64,29 @@ class ChatAnswer:
         self._parser = parser or AnswerParser()
         self._suffix = secrets.token_hex(12)
 
+    def read(self, text: str) -> list[AnswerEvent]:
+        """Return what the next text completes."""
+        return self._parser.feed(text)
+
+    def finish(self) -> list[AnswerEvent]:
+        """Return what is left at the end."""
+        return self._parser.finish()
+
+    def call_id(self, number: int) -> str:
+        """Return the id of a call, which no other call of the response has."""
+        return f"call_{self._suffix}_{number}"
+
     def deltas(self, text: str) -> list[dict[str, Any]]:
         """Return the deltas of a stream for the next text."""
-        return [self._delta(event) for event in self._parser.feed(text)]
+        return [self._delta(event) for event in self.read(text)]
 
     def last_deltas(self) -> list[dict[str, Any]]:
         """Return the deltas for what is left at the end."""
-        return [self._delta(event) for event in self._parser.finish()]
+        return [self._delta(event) for event in self.finish()]
 
     def message(self, text: str) -> dict[str, Any]:
         """Return the message for the whole text."""
-        events = [*self._parser.feed(text), *self._parser.finish()]
+        events = [*self.read(text), *self.finish()]
         content = "".join(event.text for event in events if isinstance(event, Content))
         reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
         calls = [self._call(event, events) for event in events if isinstance(event, CallBegin)]
@@ -94,7 +106,7 @@ class ChatAnswer:
             e.text for e in events if isinstance(e, CallArguments) and e.number == begin.number
         )
         function = {"name": begin.name, "arguments": "".join(parts)}
-        return {"id": self._id(begin.number), "type": "function", "function": function}
+        return {"id": self.call_id(begin.number), "type": "function", "function": function}
 
     def _delta(self, event: AnswerEvent) -> dict[str, Any]:
         if isinstance(event, Content):
@@ -104,9 +116,5 @@ class ChatAnswer:
         if isinstance(event, CallArguments):
             return {"tool_calls": [{"index": event.number, "function": {"arguments": event.text}}]}
         function = {"name": event.name, "arguments": ""}
-        call = {"id": self._id(event.number), "type": "function", "function": function}
+        call = {"id": self.call_id(event.number), "type": "function", "function": function}
         return {"tool_calls": [{"index": event.number, **call}]}
-
-    def _id(self, index: int) -> str:
-        """Return the id of a call, which no other call of the response has."""
-        return f"call_{self._suffix}_{index}"

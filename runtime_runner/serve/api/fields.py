@@ -38,10 +38,12 @@ ALIASES = {
 """Names that vLLM, SGLang and llama.cpp have for parameters; a point separates nested names."""
 PART_TYPES = {"input_text": "text", "output_text": "text"}
 """The types of parts of a message in OpenAI's newer API."""
+MESSAGE = "message"
+"""The type of an item of that API that has none."""
 ABSENT: dict[str, tuple[Any, ...]] = {
     "seed": (-1,),
     "stop": ("",),
-    "logprobs": (False,),
+    "logprobs": (False, []),
     "priority": (0,),
     "store": (False,),
     "tools": ([],),
@@ -267,7 +269,7 @@ def struct_of(
         name, tag = struct.__struct_config__.tag_field, struct.__struct_config__.tag
         if name is None:
             return struct
-        sent = item.get(name)
+        sent = item.get(name, MESSAGE)
         if isinstance(sent, str) and PART_TYPES.get(sent, sent) == tag:
             item[name] = tag
             return struct

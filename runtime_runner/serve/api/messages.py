@@ -53,18 +53,19 @@ class ImagePart(Body, tag_field="type", tag="image_url"):
         }
 
 
+MessageContent = RequestText | Annotated[list[TextPart | ImagePart], Meta(max_length=MAX_MESSAGES)]
+
+
 class ChatMessage(Body):
     """A turn of a conversation. `developer` is OpenAI's newer name for the system.
 
     Fields that can only be null would be a part of the conversation. An assistant's turn has
-    content, or calls of tools; `reasoning_content` is what preceded them. A tool's turn is the
-    output of the call with the id `tool_call_id`.
+    content, calls of tools, or at least the `reasoning_content` that precedes them. A tool's turn
+    is the output of the call with the id `tool_call_id`.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: (
-        RequestText | Annotated[list[TextPart | ImagePart], Meta(max_length=MAX_MESSAGES)] | None
-    ) = None
+    content: MessageContent | None = None
     tool_calls: CalledTools | None = None
     tool_call_id: ShortText | None = None
     reasoning_content: RequestText | None = None
@@ -87,7 +88,7 @@ class ChatMessage(Body):
     def _content(self) -> str | list[MessagePart]:
         parts = self.content
         if parts is None:
-            if not self.tool_calls:
+            if not (self.tool_calls or self.reasoning_content):
                 raise PromptError(f"messages: a turn of the {self.role} has no content")
             return ""
         if isinstance(parts, str):
