@@ -15,7 +15,9 @@ CUDA, XNNPACK = "cuda", "xnnpack"
 SPLITK, STOCK = "splitk", "stock"
 TEXT_AND_IMAGES = "text,image"
 
-DrafterName = Literal["auto", "eagle3", "p-eagle", "dflash", "dflash2", "gemma4-assistant", "ngram"]
+DrafterName = Literal[
+    "auto", "eagle3", "p-eagle", "dflash", "dflash2", "dspark", "gemma4-assistant", "ngram"
+]
 Scheme = Literal[
     "int4-g32", "int4-g64", "int4-g128", "int4-g32-hqq", "int4-g64-hqq", "int4-g128-hqq"
 ]

@@ -1,8 +1,7 @@
 """Public repositories of targets and draft heads, and which of a repository's files are read.
 
 Sources of the names: the model cards of their publishers, and the tables of
-`vllm-project/speculators` and `z-lab/dflash`. A kind of head that this version does not read
-(DSpark) has no entry.
+`vllm-project/speculators` and `z-lab/dflash`.
 """
 
 import fnmatch
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from eagle_aot.artifact import (
     DFLASH,
     DFLASH2,
+    DSPARK,
     EAGLE3,
     GEMMA4_ASSISTANT,
     P_EAGLE,
@@ -41,6 +41,7 @@ PUBLIC_PAIRS = {
             EAGLE3: "RedHatAI/gemma-4-31B-it-speculator.eagle3",
             DFLASH: "RedHatAI/gemma-4-31B-it-speculator.dflash",
             DFLASH2: "RedHatAI/gemma-4-31B-it-speculator.dflash2",
+            DSPARK: "RedHatAI/gemma-4-31B-it-speculator.dspark",
             GEMMA4_ASSISTANT: "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant",
         },
         is_int4=True,

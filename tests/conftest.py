@@ -32,7 +32,7 @@ ARTIFACT = "_artifact"
 
 
 RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner",
-           "assistant_runner", "dflash_runner", "dflash2_runner", "experts_runner",
+           "assistant_runner", "dflash2_runner", "dspark_runner", "experts_runner",
            "hybrid_runner"]  # fmt: skip
 
 
@@ -88,8 +88,8 @@ hybrid_pair = written_pair("random_pair", family="qwen3_5")
 assistant_pair = written_pair("heads.assistants")
 image_pair = written_pair("image_pair")
 experts_pair = written_pair("experts_pair", case="moe/qwen3_moe")
-dflash_pair = written_pair("heads.dflash")
 dflash2_pair = written_pair("heads.dflash2")
+dspark_pair = written_pair("heads.dspark")
 
 
 @pytest.fixture(scope="session")
@@ -169,10 +169,10 @@ assistant_artifact = exported("assistant")
 """Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
 image_artifact = exported("image")
 """A random Gemma 4 that reads images, with caches for two sequences."""
-dflash_artifact = exported("dflash")
-"""Six layers of a Qwen3 with a DFlash head, and caches for two sequences."""
 dflash2_artifact = exported("dflash2")
-"""The same with a DFlash2 head."""
+"""Six layers of a Qwen3 with a DFlash2 head, and caches for two sequences."""
+dspark_artifact = exported("dspark")
+"""The same with a DSpark head, and caches for four sequences."""
 
 experts_artifact = exported("experts")
 """Three layers of a Qwen3 with experts, a random head, and caches for four sequences."""
@@ -199,8 +199,8 @@ qwen3_runner = session(lambda qwen3_artifact: load_artifact(qwen3_artifact))
 hybrid_runner = session(lambda hybrid_artifact: load_artifact(hybrid_artifact))
 assistant_runner = session(lambda assistant_artifact: load_artifact(assistant_artifact))
 image_runner = session(lambda image_artifact: load_artifact(image_artifact))
-dflash_runner = session(lambda dflash_artifact: load_artifact(dflash_artifact))
 dflash2_runner = session(lambda dflash2_artifact: load_artifact(dflash2_artifact))
+dspark_runner = session(lambda dspark_artifact: load_artifact(dspark_artifact))
 experts_runner = session(lambda experts_artifact: load_artifact(experts_artifact))
 batch_runner = session(lambda batch_artifact: load_artifact(batch_artifact))
 

@@ -92,18 +92,23 @@ KINDS = {
     "export.drafters.gemma4_assistant": "export/drafters/gemma4_assistant",
     "export.drafters.dflash": "export/drafters/dflash",
     "export.drafters.dflash2": "export/drafters/dflash2",
+    "export.drafters.dspark": "export/drafters/dspark",
     "export.drafters.peagle": "export/drafters/peagle",
     "runtime_runner.drafters.eagle3": "runtime_runner/drafters/eagle3.py",
     "runtime_runner.drafters.gemma4_assistant": "runtime_runner/drafters/gemma4_assistant.py",
     "runtime_runner.drafters.dflash": "runtime_runner/drafters/dflash.py",
     "runtime_runner.drafters.dflash2": "runtime_runner/drafters/dflash2.py",
+    "runtime_runner.drafters.dspark": "runtime_runner/drafters/dspark.py",
 }
 BUILT_ON = {
-    "export.drafters.eagle3": "export.drafters.peagle",
-    "export.drafters.dflash": "export.drafters.dflash2",
-    "runtime_runner.drafters.dflash": "runtime_runner.drafters.dflash2",
+    "export.drafters.eagle3": ["export.drafters.peagle"],
+    "export.drafters.dflash": ["export.drafters.dflash2", "export.drafters.dspark"],
+    "runtime_runner.drafters.dflash": [
+        *("runtime_runner.drafters.dflash2", "runtime_runner.drafters.dspark"),
+    ],
 }
-"""Kinds that other kinds extend: a P-EAGLE head is an EAGLE-3 head, a DFlash2 head a DFlash one."""
+"""Kinds that other kinds extend: a P-EAGLE head is an EAGLE-3 head, a DFlash2 or a DSpark head a
+DFlash one."""
 REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
 
 
@@ -115,7 +120,7 @@ def test_only_registries_import_a_kind_of_drafter(kind: str) -> None:
         for file in files
         if any(f"{name}.".startswith(f"eagle_aot.{kind}.") for name in imports(ROOT / file))
     }
-    folders = tuple(KINDS[name] for name in (kind, BUILT_ON.get(kind, kind)))
+    folders = tuple(KINDS[name] for name in (kind, *BUILT_ON.get(kind, [])))
     outside = {file for file in importers if not file.startswith(folders)}
     assert len(outside) == 1 and outside <= REGISTRIES
 

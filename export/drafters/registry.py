@@ -1,9 +1,10 @@
 """The kinds of drafters that this version exports."""
 
-from eagle_aot.artifact import DFLASH, DFLASH2, EAGLE3, GEMMA4_ASSISTANT, NGRAM, P_EAGLE
+from eagle_aot.artifact import DFLASH, DFLASH2, DSPARK, EAGLE3, GEMMA4_ASSISTANT, NGRAM, P_EAGLE
 from eagle_aot.export.drafters import ngram
 from eagle_aot.export.drafters.dflash import kind as dflash
 from eagle_aot.export.drafters.dflash2 import kind as dflash2
+from eagle_aot.export.drafters.dspark import kind as dspark
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.gemma4_assistant import kind as gemma4_assistant
@@ -19,6 +20,7 @@ __all__ = [
 HEADS: dict[str, HeadKind] = {
     GEMMA4_ASSISTANT: gemma4_assistant,
     DFLASH2: dflash2,
+    DSPARK: dspark,
     DFLASH: dflash,
     P_EAGLE: peagle,
     EAGLE3: eagle3,

@@ -12,6 +12,7 @@ from eagle_aot.artifact import (
     DFLASH_BLOCKS,
     DFLASH_CONTEXT,
     DRAFT_DECODE,
+    DSPARK_BIAS,
     METHODS,
     MTP_DECODE,
     PEAGLE_DECODE,
@@ -26,7 +27,7 @@ from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
 
 EMBEDDING = ".embed_tokens.weight"
-LOOKED_UP = (EMBEDDING,)  # tables that a forward reads one row of per token
+LOOKED_UP = (EMBEDDING, ".markov_w1.weight")  # tables that a forward reads one row of per token
 
 StorageOf = Callable[[Weight], Hashable]  # identifies the device storage of a weight
 
@@ -75,6 +76,8 @@ class BytesToRead:
         rows = shape.depth + 1
         if blocks := [method for method in DFLASH_BLOCKS if method in self._methods]:
             block = self.forward(blocks[0], rows, context)
+            if DSPARK_BIAS in self._methods:
+                block += shape.depth * self.forward(DSPARK_BIAS, shape.topk, 0)
             return block + self.forward(DFLASH_CONTEXT, rows, 0)
         if PEAGLE_DECODE in self._methods:
             masks = self.forward(PEAGLE_DECODE, rows - 2, context) if rows > 2 else 0

@@ -11,6 +11,7 @@ from eagle_aot.artifact import (
     DFLASH_BLOCKS,
     DFLASH_CONTEXT,
     DRAFTERS,
+    DSPARK_BIAS,
     MTP_DECODE,
     PEAGLE_DECODE,
     TARGET_VERIFY,
@@ -27,6 +28,10 @@ from eagle_aot.runtime_runner.runner import Runner
 
 if TYPE_CHECKING:
     from eagle_aot.lab.bench.rounds import RoundsSpec
+
+
+CORRECTIONS = DFLASH2_SCORES, DSPARK_BIAS
+"""Methods that follow the block's, for each place or each draft of it."""
 
 
 @runtime_checkable
@@ -145,10 +150,10 @@ class Parts:
 
 
 def drafting_forwards(runner: Runner, shapes: Sequence[Shape]) -> Iterator[RepeatedForward]:
-    """Yield the drafter's forwards in rounds of these shapes, plain rounds among them. Scores of
-    candidates read a few rows of tables, and are timed in rounds alone."""
+    """Yield the drafter's forwards in rounds of these shapes, plain rounds among them. What
+    corrects the drafts of a block is timed in rounds alone."""
     constants, executor = runner.constants, runner.executor
-    methods = [name for name in DRAFTERS[runner.drafter.kind] if name != DFLASH2_SCORES]
+    methods = [name for name in DRAFTERS[runner.drafter.kind] if name not in CORRECTIONS]
     if not methods:
         return
     features = random_features(runner.target, constants, executor.device)

@@ -10,6 +10,7 @@ from eagle_aot.artifact import (
     DFLASH2,
     DRAFT_IDS,
     DRAFTERS,
+    DSPARK,
     EAGLE3,
     GEMMA4_ASSISTANT,
     NGRAM,
@@ -22,6 +23,7 @@ from eagle_aot.common.text import nearest
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.dflash2 import DFlash2Drafter
+from eagle_aot.runtime_runner.drafters.dspark import DSparkDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, PEagleDrafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
@@ -37,6 +39,7 @@ KINDS: dict[str, DrafterFactory] = {
     GEMMA4_ASSISTANT: AssistantDrafter.open,
     DFLASH: DFlashDrafter.open,
     DFLASH2: DFlash2Drafter.open,
+    DSPARK: DSparkDrafter.open,
     NGRAM: NgramDrafter.open,
 }
 """What makes a drafter, by the name of its kind in a manifest."""

@@ -29,6 +29,8 @@ class DFlashDrafter(HeadDrafter):
 
     kind = DFLASH
     method = DFLASH_BLOCK
+    first_draft = 1
+    """The first row of a block that predicts a draft; the bonus token's predicts nothing."""
 
     def __init__(
         self, executor: Executor, constants: Constants, target_ids: Tensor | None, block_size: int
@@ -60,7 +62,7 @@ class DFlashDrafter(HeadDrafter):
         Returns bool [B, P]: which of the tokens the head would have drafted, in blocks that begin
         where the one before ends.
         """
-        tokens, drafts = accepted.tokens, self.block_size - 1
+        tokens, drafts = accepted.tokens, self.block_size - self.first_draft
         decided = torch.cat((self._bonus.index_select(0, accepted.sequences), tokens), dim=1)
         expected = []
         for start in range(0, tokens.shape[1], drafts):
@@ -105,7 +107,8 @@ class DFlashDrafter(HeadDrafter):
     ) -> tuple[Tensor, ...]:
         """Return the method's outputs, such as logits float32 [B, depth, Vd], of the `depth`
         positions after `bonus` int64 [B, 1], which is at position `first` int64 [B]."""
-        rows = max(self.block_size, depth + 1)
+        first_draft = self.first_draft
+        rows = max(self.block_size, first_draft + depth)
         step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail_length)
         outputs = self.executor.run(self.method, *step.inputs)
-        return tuple(output[:, 1 : depth + 1] for output in outputs)
+        return tuple(output[:, first_draft : first_draft + depth] for output in outputs)

@@ -1,5 +1,6 @@
-"""Gemma's assistant, a DFlash and a DFlash2 head through real `.pte`s: drafts are those of the
-reference implementations, and the text is that of plain decoding, however it is drafted."""
+"""Gemma's assistant and heads that draft blocks through real `.pte`s: drafts are those of the
+reference implementations, and the text is that of plain decoding, however it is drafted. A DFlash
+head's methods are a part of a DSpark head's."""
 
 import random
 from dataclasses import dataclass
@@ -51,17 +52,17 @@ def assistant(assistant_runner: Runner) -> Kind:
 
 
 @pytest.fixture
-def dflash(dflash_runner: Runner) -> Kind:
-    drafts: list[dict[str, Any]] = [{"chain_len": 5}, {"tree": (5, 4, 16)}]
-    _, case = golden_case("dflash/qwen3_full")
-    return Kind("dflash", dflash_runner, case, drafts)
-
-
-@pytest.fixture
 def dflash2(dflash2_runner: Runner) -> Kind:
     drafts: list[dict[str, Any]] = [{"chain_len": 7}, {"tree": (7, 4, 24)}]
     _, case = golden_case("dflash2/speculators_window")
     return Kind("dflash2", dflash2_runner, case, drafts)
+
+
+@pytest.fixture
+def dspark(dspark_runner: Runner) -> Kind:
+    drafts: list[dict[str, Any]] = [{"chain_len": 7}, {"tree": (7, 4, 24)}]
+    _, case = golden_case("dspark/deepspec_anchor")
+    return Kind("dspark", dspark_runner, case, drafts)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def kind(fixture: str, request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-kinds = pytest.mark.parametrize("fixture", ["assistant_runner", "dflash_runner", "dflash2_runner"])
+kinds = pytest.mark.parametrize("fixture", ["assistant_runner", "dflash2_runner", "dspark_runner"])
 
 
 @kinds
@@ -123,8 +124,8 @@ def test_a_text_continues_from_cached_rows(kind: Kind) -> None:
 
 @pytest.mark.parametrize(("fixture", "drafter", "reuses"), [
     ("assistant_runner", "gemma4-assistant", True),
-    ("dflash_runner", "dflash", False),
-    ("dflash_runner", "ngram", True),
+    ("dspark_runner", "dspark", False),
+    ("dspark_runner", "ngram", True),
 ])  # fmt: skip
 def test_rows_of_a_plain_text_are_reused_if_the_drafter_does_not_observe_them(
     kind: Kind, drafter: str, reuses: bool
@@ -152,15 +153,6 @@ def test_the_manifest_describes_an_assistant(assistant_artifact: Path) -> None:
         load_artifact(assistant_artifact, drafter="eagle3")
 
 
-def test_the_manifest_describes_a_dflash_head(dflash_artifact: Path) -> None:
-    manifest = Manifest.read(dflash_artifact)
-    assert manifest.drafter == "dflash"
-    assert manifest.methods == [
-        "prefill", "target_verify", "dflash_context", "dflash_block", "copy_rows"
-    ]  # fmt: skip
-    assert manifest.decisions["head"]["block_size"] == 6
-
-
 def test_the_manifest_describes_a_dflash2_head(dflash2_artifact: Path) -> None:
     manifest = Manifest.read(dflash2_artifact)
     assert manifest.drafter == "dflash2"
@@ -172,3 +164,15 @@ def test_the_manifest_describes_a_dflash2_head(dflash2_artifact: Path) -> None:
     assert (head["block_size"], head["selector_rank"], head["selector_top_k"]) == (8, 8, 4)
     with pytest.raises(SettingError, match=r"'dflash': .* has no dflash_block"):
         load_artifact(dflash2_artifact, drafter="dflash")
+
+
+def test_the_manifest_describes_a_dspark_head(dspark_artifact: Path) -> None:
+    manifest = Manifest.read(dspark_artifact)
+    assert manifest.drafter == "dspark"
+    assert manifest.methods == [
+        *("prefill", "target_verify", "dflash_context", "dspark_block", "dspark_bias"),
+        "copy_rows",
+    ]
+    head = manifest.decisions["head"]
+    assert (head["block_size"], head["markov_rank"], head["confidence_rank"]) == (7, 8, 8)
+    assert head["sample_from_anchor"] is True

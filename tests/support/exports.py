@@ -33,8 +33,8 @@ OF_PAIRS = {
     ),
     "experts": ("experts_pair", "auto", *QUICK, "--max-batch-size", "4"),
     "hybrid": ("hybrid_pair", "auto", *QUICK, "--max-batch-size", "4"),
-    "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
     "dflash2": ("dflash2_pair", "auto", *QUICK, "--max-batch-size", "2"),
+    "dspark": ("dspark_pair", "auto", *QUICK, "--max-batch-size", "4"),
 }
 """Exports of pairs that tests write: the fixture of the pair, `--target-model`, and options."""
 

@@ -128,8 +128,8 @@ def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) 
 
 
 def own_options(config: ConfigSection) -> ConfigSection:
-    """Return the section with the options of DFlash itself: speculators has no own one."""
-    nested = not config.has("speculators_model_type")
+    """Return the section with the head's own options: speculators, and DSpark, have no such one."""
+    nested = config.has("dflash_config") and not config.has("speculators_model_type")
     return config.section("dflash_config") if nested else config
 
 
@@ -203,7 +203,8 @@ def read_taps(
         return checked_tap_layers(override), "named by --tap-layers"
     key = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
     ids = options.values.get(key)
-    if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
+    least = 0 if speculators else -1  # what the embedding returns
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= least for i in ids):
         raise CheckpointError(f"{config.where}: {key}: {ids!r} is not a list of layers")
     if ids != sorted(set(ids)):
         raise UnsupportedError(f"{config.where}: {key}: {ids} is not ascending")

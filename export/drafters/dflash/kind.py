@@ -20,7 +20,7 @@ from eagle_aot.export.drafters.dflash.checkpoint import (
 )
 from eagle_aot.export.drafters.dflash.methods import methods
 from eagle_aot.export.drafters.dflash.model import DFlashConfig, DFlashDraft
-from eagle_aot.export.drafters.head_tensors import TABLES, read_target_ids
+from eagle_aot.export.drafters.head_tensors import EMBEDDING, TABLES, read_target_ids
 from eagle_aot.export.drafters.target_facts import TargetFacts, check_target_sizes
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.self_test.text import Reading, TargetText
@@ -98,7 +98,7 @@ def describe(
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,
         "sliding layers": "causal within a block" if config.causal_windows else "see both ways",
-        "chain_len": config.block_size - 1,
+        "chain_len": config.drafts,
         "tables": {name: "its own" if name in files.names else "the target's" for name in TABLES},
     }
 
@@ -120,16 +120,21 @@ def without_checkpoint(
     caches: CacheSpec,
     form: Form | None = None,
 ) -> tuple[DFlashDraft, Facts]:
-    """Make a random head that shares the target's tables, as public heads do."""
+    """Make a random head that shares the target's tables, as public heads do; one with a reduced
+    vocabulary, of the first ids, has an output table of its own."""
     form = form or DFLASH_FORM
     draft = form.model(form.dummy(target), dtype, caches)
+    reduced = draft.config.draft_vocab_size < target.vocab_size
+    shared = {EMBEDDING} if reduced else set(TABLES)
     for name, shape in parameter_shapes(draft).items():
-        if name not in TABLES and len(shape) > 1:
+        if name not in shared and len(shape) > 1:
             assign(draft, name, torch.randn(shape, dtype=dtype) * shape[-1] ** -0.5)
     assert isinstance(target.embed_weight, nn.Parameter)  # a copy would be moved a second time
     draft.embed_tokens.weight = target.embed_weight
-    table = target.lm_head_weight
-    draft.lm_head.weight = table if isinstance(table, nn.Parameter) else nn.Parameter(table, False)
+    if not reduced:
+        table = target.lm_head_weight
+        is_parameter = isinstance(table, nn.Parameter)
+        draft.lm_head.weight = table if is_parameter else nn.Parameter(table, False)
     layout = {"value": Z_LAB, "source": "--drafter"}
     facts = reading_facts(
         draft.tap_layers, DUMMY_TAPS, layout=layout, head=sizes(draft.config), flags={}
@@ -189,7 +194,8 @@ class DFlashReading(Reading):
     def chain_logits(self, text: TargetText, steps: int) -> Iterator[Tensor]:
         draft, device = self.draft, text.tokens.device
         features = self.aligned(draft.fuse(text.taps(draft.tap_layers)))
-        rows, stored, logits = max(draft.config.block_size, steps + 1), 0, []
+        config, stored, logits = draft.config, 0, []
+        rows = max(config.block_size, steps + config.first_draft)
         draft.reset_cache()
         for anchor in range(text.first_anchor, text.slots):
             for slots in torch.arange(stored, anchor + 1, device=device).split(MAX_ROWS):
@@ -197,13 +203,13 @@ class DFlashReading(Reading):
             stored = anchor + 1
             block = torch.arange(stored, stored + rows, device=device)
             places = (stored + torch.arange(rows, device=device)).clamp(max=text.slots + 1)
-            logits.append(self._logits(text.tokens[:, places], chain_step(block))[1 : steps + 1])
+            logits.append(self._logits(text.tokens[:, places], chain_step(block))[:steps])
         yield from torch.stack(logits, dim=1)
 
     def _logits(self, tokens: Tensor, step: Step) -> Tensor:
-        """Return the logits float32 [T, Vd] of a block at `step`, whose places have the target's
-        `tokens` int64 [1, T]; the first one is the bonus token."""
-        return self.draft.run(tokens, step)[0]
+        """Return the logits float32 [N, Vd] of the drafts of a block at `step`, whose places have
+        the target's `tokens` int64 [1, T]; the first one is the bonus token."""
+        return self.draft.run(tokens, step)[0, 1:]
 
 
 def readings(pair: Pair) -> Iterator[DFlashReading]:

@@ -7,8 +7,9 @@ the target's width, H the head's, V the target's vocabulary, Vd the head's.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,21 @@ class DFlashConfig:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float | None = None
+
+    @classmethod
+    def extend(cls, config: "DFlashConfig", **own: Any) -> Self:
+        """Return `config` with the fields that only heads of this class have."""
+        return cls(**{field.name: getattr(config, field.name) for field in fields(config)}, **own)
+
+    @property
+    def first_draft(self) -> int:
+        """The first row of a block that predicts a draft."""
+        return 1
+
+    @property
+    def drafts(self) -> int:
+        """How many drafts a block of `block_size` rows has."""
+        return self.block_size - self.first_draft
 
     @property
     def vocab_size(self) -> int:
@@ -144,7 +160,7 @@ class DFlashDraft(nn.Module):
         super().__init__()
         self.config, self.dtype = config, dtype
         self.tap_layers, self.hidden_size = config.tap_layers, config.hidden_size
-        self.default_chain_len: int | None = config.block_size - 1
+        self.default_chain_len: int | None = config.drafts
         hidden, eps = config.hidden_size, config.layers.rms_norm_eps
         taps_width = len(config.tap_layers) * config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden, dtype=dtype, device="meta")

@@ -148,7 +148,7 @@ class DFlash2Reading(dflash.DFlashReading):
         before = tokens.roll(1, dims=1).unsqueeze(-1).expand_as(candidates)
         pairs = self.draft.candidate_selector(before, candidates, projected)
         others = torch.full_like(logits, -torch.inf)
-        return others.scatter(2, candidates, unary + pairs[:, :, 0])[0]
+        return others.scatter(2, candidates, unary + pairs[:, :, 0])[0, 1:]
 
 
 def readings(pair: Pair) -> Iterator[DFlash2Reading]:

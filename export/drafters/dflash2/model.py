@@ -6,8 +6,7 @@ of each, N = B * T, H the width; k taps of a convolution, G groups of its channe
 rank, C candidates of a place, V the target's vocabulary.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +35,6 @@ class DFlash2Config(DFlashConfig):
     conv_group_size: int
     selector_rank: int
     selector_top_k: int
-
-    @classmethod
-    def extend(cls, config: DFlashConfig, **own: Any) -> "DFlash2Config":
-        """Return `config` with the fields that only a DFlash2 head has."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(config)}, **own)
 
 
 class BlockConvolution(nn.Module):

@@ -295,6 +295,15 @@ def head_size(manifest: Manifest, name: str, least: int, most: int) -> int:
     return size
 
 
+def head_flag(manifest: Manifest, name: str) -> bool:
+    """Return an option of a draft head. Raises ArtifactError unless it is true or false."""
+    head = manifest.decisions.get("head")
+    flag = head.get(name) if isinstance(head, dict) else None
+    if not isinstance(flag, bool):
+        raise ArtifactError(f"{MANIFEST}: damaged ({name} is {flag!r}): export again")
+    return flag
+
+
 PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")
 NOT_INSTALLED = "not installed"
 

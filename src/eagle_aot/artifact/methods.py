@@ -19,8 +19,9 @@ MASK = -1
 """The token of a row of `peagle_decode` that is not known yet."""
 DFLASH_CONTEXT, DFLASH_BLOCK = "dflash_context", "dflash_block"
 DFLASH2_BLOCK, DFLASH2_SCORES = "dflash2_block", "dflash2_scores"
-DFLASH_BLOCKS = (DFLASH_BLOCK, DFLASH2_BLOCK)
-"""The methods that run blocks of either kind."""
+DSPARK_BLOCK, DSPARK_BIAS = "dspark_block", "dspark_bias"
+DFLASH_BLOCKS = (DFLASH_BLOCK, DFLASH2_BLOCK, DSPARK_BLOCK)
+"""The methods that run blocks of all kinds."""
 CANDIDATES = 16
 """Tokens of each place of a block that `dflash2_scores` scores."""
 
@@ -29,6 +30,7 @@ P_EAGLE = "p-eagle"
 GEMMA4_ASSISTANT = "gemma4-assistant"
 DFLASH = "dflash"
 DFLASH2 = "dflash2"
+DSPARK = "dspark"
 NGRAM = "ngram"
 DRAFTERS = {
     EAGLE3: (DRAFT_DECODE,),
@@ -36,6 +38,7 @@ DRAFTERS = {
     GEMMA4_ASSISTANT: (MTP_DECODE,),
     DFLASH: (DFLASH_CONTEXT, DFLASH_BLOCK),
     DFLASH2: (DFLASH_CONTEXT, DFLASH2_BLOCK, DFLASH2_SCORES),
+    DSPARK: (DFLASH_CONTEXT, DSPARK_BLOCK, DSPARK_BIAS),
     NGRAM: (),
 }
 """The kinds of drafters, with the methods that each adds to the target's."""

@@ -84,6 +84,26 @@ def test_dflash2_head_scores_candidates_without_caches() -> None:
     assert used_weights(scores).keys() == tables and not tables & used_weights(block).keys()
 
 
+def test_dspark_head_corrects_drafts_without_caches() -> None:
+    programs = traced("dspark")
+    assert list(programs) == [
+        *("prefill", "target_verify", "dflash_context", "dspark_block", "dspark_bias"),
+        "copy_rows",
+    ]
+    block, bias = programs["dspark_block"], programs["dspark_bias"]
+    assert mutated_buffers(block) == mutated_buffers(programs["dflash_context"])
+    assert {SPLITK, SMALL_M} <= operators(block) and SMALL_M in operators(bias)
+    assert not mutated_buffers(bias)
+    own = {name for name in used_weights(bias) if name.startswith("draft.")}
+    parts = (
+        "draft.markov_head.markov_w1.",
+        "draft.markov_head.markov_w2.",
+        "draft.confidence_head.",
+    )
+    assert own and all(name.startswith(parts) for name in own)
+    assert not own & used_weights(block).keys()
+
+
 def test_assistant_reads_two_caches_of_its_target() -> None:
     """It reads those of the last sliding and of the last full layer."""
     programs = traced("gemma4-assistant")

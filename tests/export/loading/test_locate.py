@@ -194,7 +194,7 @@ def test_paths_are_targets_and_heads(hub: Hub, tmp_path: Path) -> None:
     ({"target_model": "gemma-31b"}, "unknown target 'gemma-31b'; did you mean gemma4-31b\\? known"),
     ({"target_model": "Qwen3-8B", "draft_model": "x"}, "did you mean qwen3-8b"),
     ({"target_model": "gemma4-31b", "drafter": "p-eagle"},
-     r"--drafter p-eagle: no public head .* gemma4-31b \(known: eagle3, dflash, dflash2, gemma4"),
+     r"--drafter p-eagle: no public head .* gemma4-31b \(known: eagle3, dflash, dflash2, dspark,"),
     ({"target_model": "gemma4-31b", "draft_model": "head"},
      "--draft-model head: neither a directory nor a repository, ORG/NAME"),
     ({"target_model": "gemma4-31b", "draft_model": "a/b", "draft_dir": Path("x")},

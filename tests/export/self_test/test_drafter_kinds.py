@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 
 from eagle_aot.export.drafters.dflash.kind import DFlashReading
@@ -13,6 +14,7 @@ from eagle_aot.export.self_test.text import target_texts
 from eagle_aot.export.self_test.verdict import Verdict, rank
 from support.checkpoint_edits import Tensors, edit_tensors
 from support.golden_cases import GOLDEN, golden_case
+from support.heads import dspark
 from support.heads.assistants import assistant_pair
 from support.heads.dflash import CASE, copied_head, dflash_pair
 from support.heads.dflash2 import SPECULATORS, dflash2_pair
@@ -66,6 +68,24 @@ def test_a_dflash2_head_is_scored_by_its_candidates() -> None:
     assert verdict.chosen is not None and verdict.chosen.score.rounds.tau > 1.5
     by_logits = DFlashReading(target_ids=draft.target_ids, draft=draft)
     assert score(by_logits, texts, 320).rounds.tau < verdict.chosen.score.rounds.tau
+
+
+@pytest.mark.parametrize("case", [dspark.DEEPSPEC, dspark.SPECULATORS])
+def test_a_dspark_head_is_scored_by_the_drafts_of_the_reference(case: str) -> None:
+    """Of every round, up to the first wrong one."""
+    pair, _, draft = dspark.dspark_pair(case)
+    _, numbers = golden_case(f"dspark/{case}")
+    prompt = numbers["input.tokens"].tolist()
+    (text,) = target_texts(pair.target, draft.tap_layers, [prompt], (), CPU)
+    (reading,) = HEADS["dspark"].readings(pair)
+    chosen = torch.stack([reading.target_ids[x.argmax(-1)] for x in reading.chain_logits(text, 7)])
+    anchor = 0
+    accepted = numbers["expected.round_accepted"].tolist()
+    for count, drafts in zip(accepted, numbers["expected.round_drafts"], strict=True):
+        if anchor + 8 < chosen.shape[1]:
+            assert torch.equal(chosen[: count + 1, anchor], drafts[: count + 1])
+        anchor += count + 1
+    assert chosen.shape[1] > 20 and anchor > 20
 
 
 def test_a_dflash_head_of_another_target_is_worth_nothing(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DFLASH2_SCORES, DFLASH_BLOCK, DFLASH_CONTEXT, NGRAM
+from eagle_aot.artifact import DFLASH2_SCORES, DFLASH_BLOCK, DFLASH_CONTEXT, DSPARK_BIAS, NGRAM
 from eagle_aot.runtime_runner.decode.acceptance import committed
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters import KINDS
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.dflash2 import DFlash2Drafter
+from eagle_aot.runtime_runner.drafters.dspark import DSparkDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, PEagleDrafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
@@ -33,6 +34,7 @@ DRAFTERS: dict[str, Make] = {
     AssistantDrafter.kind: AssistantDrafter,
     DFlashDrafter.kind: partial(DFlashDrafter, block_size=6),
     DFlash2Drafter.kind: partial(DFlash2Drafter, block_size=6, top_k=4),
+    DSparkDrafter.kind: partial(DSparkDrafter, block_size=6, first_draft=1),
 }
 POSITIONS, SEEDS, SEQUENCES = [40, 23], [7, 8], [1, 0]
 SUBSET = torch.arange(3, VOCAB, 2)
@@ -58,7 +60,8 @@ class Uniform(LoggingExecutor):
             ids = inputs[0]
             return (torch.zeros(*ids.shape, ids.shape[2]),)
         logits = torch.zeros(*inputs[0].shape, self.vocab)
-        return (logits,) if method == DFLASH_BLOCK else (logits, torch.zeros_like(inputs[-1]))
+        alone = DFLASH_BLOCK, DSPARK_BIAS  # no token is likelier after another
+        return (logits,) if method in alone else (logits, torch.zeros_like(inputs[-1]))
 
 
 def test_each_kind_that_samples_is_tested() -> None:

@@ -17,7 +17,6 @@ from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.golden_cases import GOLDEN
-from support.random_pair import add_tokenizer
 
 CASE = GOLDEN / "dflash" / "qwen3_full"
 SEQ_LEN = 256
@@ -31,16 +30,6 @@ def dflash_pair(head: Path = CASE / "draft") -> tuple[Pair, TapTarget, DFlashDra
         Checkpoint(head), target, torch.float32, CacheSpec(SEQ_LEN, torch.float32), None
     )
     return Pair(target, draft), target, draft
-
-
-def write_dflash_pair(directory: Path) -> tuple[Path, Path]:
-    """Copy the case's target and head and add a tokenizer, which has more tokens than the target.
-
-    Returns both directories.
-    """
-    shutil.copytree(CASE, directory, dirs_exist_ok=True)
-    add_tokenizer(directory / "target")
-    return directory / "target", directory / "draft"
 
 
 def copied_head(directory: Path, **changes: Any) -> Path:

@@ -1,0 +1,106 @@
+"""A DSpark head: a DFlash head whose drafts are chosen one after another.
+
+One forward of `dspark_block` gives the logits of every place; `dspark_bias` corrects those of a
+place by the token before it. Shapes: B sequences, T places, F tokens before a place.
+"""
+
+from itertools import count
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from eagle_aot.artifact import DSPARK, DSPARK_BIAS, DSPARK_BLOCK, Constants, Manifest
+from eagle_aot.artifact.manifest import dflash_block_size, head_flag
+from eagle_aot.runtime_runner.decode.batch_state import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows
+from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
+from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
+from eagle_aot.runtime_runner.program.executor import Executor
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
+
+
+class DSparkDrafter(DFlashDrafter):
+    """Drafts a block at a time, as `DFlashDrafter` does, each token after the one before it.
+
+    In a tree, the children of a node are the likeliest tokens after it.
+    """
+
+    kind = DSPARK
+    method = DSPARK_BLOCK
+
+    def __init__(
+        self,
+        executor: Executor,
+        constants: Constants,
+        target_ids: Tensor | None,
+        block_size: int,
+        first_draft: int,
+    ) -> None:
+        """`first_draft` is the first row of a block that drafts: 0 where the bonus token's does."""
+        super().__init__(executor, constants, target_ids, block_size)
+        self.first_draft = first_draft
+
+    @classmethod
+    def open(
+        cls, executor: Executor, constants: Constants, target_ids: Tensor | None, manifest: Manifest
+    ) -> Self:
+        """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are as in `__init__`."""
+        rows = dflash_block_size(manifest, cls.method)
+        first_draft = 0 if head_flag(manifest, "sample_from_anchor") else 1
+        return cls(executor, constants, target_ids, rows, first_draft)
+
+    def propose(self, batch: BatchState, shape: Shape) -> Draft:
+        """Return a chain or a tree of one block's places."""
+        logits, states = self._block(batch.bonus, batch.position, batch.sequences, shape.depth)
+        sampler, sequences = batch.sampler, batch.sequences
+        logits = self._allowed_first(sampler, logits, sequences)
+        if shape.is_chain:
+            return self._chain(batch, logits, states)
+        places = count()
+
+        def after(tokens: Tensor, topk: int) -> Expanded:
+            place = next(places)
+            corrected = self._corrected(logits, states, place, tokens)
+            positions = batch.position.unsqueeze(1).expand_as(tokens) + place + 1
+            none = corrected[..., :0]
+            return self._expand(sampler, corrected, none, positions, sequences, topk)
+
+        def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
+            return after(rows.tokens, topk)
+
+        first = after(batch.bonus, shape.topk)
+        grow = grow_likely if shape.paths is None else grow_paths
+        return grow(shape, Trunk(batch.position, sequences, self.tail_length), first, expand)
+
+    def _chain(self, batch: BatchState, logits: Tensor, states: Tensor) -> Draft:
+        """Return a draft for each place of logits [B, T, Vd] and states [B, T, H]."""
+        sampler, sequences, tokens = batch.sampler, batch.sequences, [batch.bonus]
+        for place in range(logits.shape[1]):
+            corrected = self._corrected(logits, states, place, tokens[-1])
+            positions = batch.position.unsqueeze(1) + place + 1
+            chosen = self._choose(sampler, corrected, positions, sequences)
+            if sampler.is_constrained:
+                chosen = sampler.masks.forced(chosen, place, sequences)
+            tokens.append(chosen)
+        return Draft(torch.cat(tokens[1:], dim=1))
+
+    def _corrected(self, logits: Tensor, states: Tensor, place: int, before: Tensor) -> Tensor:
+        """Return the logits of a place after each of the tokens `before` it, int64 [B, F]: float32
+        [B, F, Vd], for logits [B, T, Vd] and states [B, T, H] of all places."""
+        of_place = states[:, place : place + 1].expand(-1, before.shape[1], -1)
+        bias, *_ = self.executor.run(DSPARK_BIAS, before, of_place)
+        return logits[:, place : place + 1] + bias
+
+    def _drafted(
+        self,
+        sampler: Sampler,
+        outputs: tuple[Tensor, ...],
+        before: Tensor,
+        positions: Tensor,
+        sequences: Tensor,
+    ) -> Tensor:
+        logits, states = outputs
+        bias, *_ = self.executor.run(DSPARK_BIAS, before, states)
+        return self._choose(sampler, logits + bias, positions, sequences)
