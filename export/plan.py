@@ -266,7 +266,7 @@ def _smaller(spec: ExportSpec, plan: ExportPlan, free: int) -> str:
         try:
             smaller = plan_export(replace(spec, check_only=True, **changed))
         except (SettingError, UnsupportedError):
-            continue  # another option excludes it, or a target with experts
+            continue  # another option excludes it
         if smaller is not None and copies * smaller.weight_bytes <= free:
             return f"--{option.replace('_', '-')} {value} would fit"
     return "no setting would fit: name a smaller target, or use a larger machine"

@@ -27,8 +27,8 @@ from eagle_aot.export.spec import (
     Backend,
     ExportSpec,
 )
-from eagle_aot.targets import TARGETS, get_target
-from eagle_aot.targets.checkpoint import read_config
+from eagle_aot.targets import TARGETS, TargetSpec, get_target
+from eagle_aot.targets.checkpoint import read_config, read_quantization
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.registry import WITH_STATES, has_experts
 
@@ -87,8 +87,8 @@ def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExpor
     """Choose what a spec leaves open, and check it, before anything is loaded.
 
     An export chooses a backend that can compile on this machine. With `check_only` the backend is
-    CUDA unless `spec` names one, on any machine. A target with experts or recurrent states is
-    for XNNPACK. Raises EagleError.
+    CUDA unless `spec` names one, on any machine. A target with recurrent states is for XNNPACK.
+    Raises EagleError.
     """
     progress = progress or Progress()
     _needs_xnnpack(spec)  # before a download where the name says it, and after one
@@ -132,17 +132,22 @@ def check_experts(spec: ExportSpec) -> bool:
         experts = has_experts(read_config(spec.target_dir))
     else:
         experts = line is not None and line.has_experts
-    if experts and spec.backend == CUDA:
+    if experts and spec.backend == CUDA and _is_dense(spec, line):
         raise UnsupportedError(
-            f"--backend cuda: {spec.target_model} has experts, and no kernel there multiplies by "
-            "weights that are chosen per token: use --backend xnnpack"
-        )
-    if experts and spec.cpu_weights != FLOAT32:
-        raise UnsupportedError(
-            f"--cpu-weights {spec.cpu_weights}: {spec.target_model} has experts, which are "
-            "multiplied in float32: leave it out"
+            f"--backend cuda: {spec.target_model} has dense experts, and the kernels there read "
+            "INT4: add --quantize int4-g32, or use --backend xnnpack"
         )
     return experts
+
+
+def _is_dense(spec: ExportSpec, line: TargetSpec | None) -> bool:
+    """Whether the checkpoint of a target is dense, and stays so."""
+    if spec.is_dummy or spec.quantize is not None:
+        return False
+    if spec.target_dir is None:
+        return line is not None and not line.is_int4
+    config = read_config(spec.target_dir)
+    return spec.target_dir.is_dir() and not read_quantization(spec.target_dir, config).values
 
 
 def _needs_xnnpack(spec: ExportSpec) -> bool:
@@ -153,7 +158,8 @@ def _needs_xnnpack(spec: ExportSpec) -> bool:
             f"--backend cuda: {spec.target_model} has recurrent states, and no kernel there takes "
             "tokens in: use --backend xnnpack"
         )
-    return check_experts(spec) or with_states
+    check_experts(spec)
+    return with_states
 
 
 def _image_tokens(checkpoints: ResolvedCheckpoints) -> tuple[int, ...] | None:

@@ -14,10 +14,10 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.experts import (
     META,
+    ExpertChoice,
     Experts,
     ExpertsConfig,
     RouterLinear,
-    choose_experts,
     read_experts,
 )
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -74,15 +74,15 @@ class SparseMLP(nn.Module):
     def __init__(self, config: Qwen3MoeConfig, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, experts = config.hidden_size, config.experts
-        self.config = experts
+        self.choice = ExpertChoice(experts)
         self.gate = RouterLinear(hidden, experts.num_experts, bias=False, dtype=dtype, device=META)
         self.experts = Experts(experts, hidden, "silu", dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply its experts to each row of `x` [1, T, H]; same shape."""
+        """Apply its experts to each row of `x` [1, T, H]; same shape, or parts [k, 1, T, H]."""
         rows = x.squeeze(0)
-        mixed: Tensor = self.experts(rows, *choose_experts(self.gate(rows), self.config))
-        return mixed.unsqueeze(0)
+        mixed: Tensor = self.experts(rows, *self.choice(self.gate(rows)))
+        return mixed.unsqueeze(-3)
 
 
 class Qwen3MoeDecoder(PreNormDecoder):
@@ -93,6 +93,7 @@ class Qwen3MoeDecoder(PreNormDecoder):
         for number, layer in enumerate(self.layers):
             if number not in config.mlp_only_layers:
                 layer.mlp = SparseMLP(config, dtype)
+                layer.branch_outputs = "self_attn.o_proj", "mlp.experts"
 
 
 QWEN3_30B_A3B = Qwen3MoeConfig(

@@ -93,8 +93,8 @@ LOOP = torch.ops.higher_order.map_impl
 """A loop over rows, in which each reads the weights of its experts."""
 
 ROUTING = _names("topk")
-"""Operators of routers, which are allowed beside such loops. No method for CUDA holds either, as
-targets with experts are refused there."""
+"""Operators of routers, which are allowed beside such loops. No method for CUDA holds either: there
+routers and experts are operators of the project's own."""
 
 OWN_NAMESPACE = "eagle_aot::"
 """The project's own operators, which are Triton kernels."""

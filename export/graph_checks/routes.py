@@ -10,6 +10,9 @@ from eagle_aot.export.graph_checks.nodes import operator_name, tensors, used_wei
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
 
 SMALL_M, LARGE_M = "eagle_aot::int4_small_m", "eagle_aot::int4_large_m"
+FEW_EXPERTS, MANY_EXPERTS = "eagle_aot::int4_experts_few", "eagle_aot::int4_experts_many"
+READERS = {SMALL_M: 1, LARGE_M: 1, FEW_EXPERTS: 3, MANY_EXPERTS: 5}
+"""Operators that read INT4 weights, and which of their arguments the weight is."""
 CODES, UNPACKED = ".codes", ".qdata"
 
 SPLITK, PROMPT = "eagle_aot::sdpa_splitk", "eagle_aot::sdpa_prompt"
@@ -22,30 +25,31 @@ def check_int4_route(name: str, program: ExportedProgram, *, few_rows: bool) -> 
     """Raise ExportError unless the right kernel reads every INT4 weight, which is packed.
 
     In a method of `few_rows` that is the small-M operator. In one of many rows it is the large-M
-    operator, except for a fixed few of its rows, such as a prompt's last one. Weights that are not
+    operator, except for a fixed few of its rows, such as a prompt's last one; those of experts have
+    an operator for each. Weights that are not
     packed would be dequantised in every step. Where a backend has made them dense before tracing,
     there is nothing to check.
     """
     weights = used_weights(program)
     if unpacked := sorted(weight for weight in weights if weight.endswith(UNPACKED)):
         raise ExportError(f"{name}: INT4 weight {unpacked[0]} is not packed")
-    expected = SMALL_M if few_rows else LARGE_M
+    expected = (SMALL_M, FEW_EXPERTS) if few_rows else (LARGE_M, MANY_EXPERTS)
     rows = "few" if few_rows else "many"
     for weight, node in weights.items():
         for user in node.users if weight.endswith(CODES) else ():
             if not _reads_int4(user, node, expected):
                 raise ExportError(
-                    f"{name}: INT4 weight {weight} must be read by {expected} for {rows} rows, but "
-                    f"{user.target} takes it at {user.name}"
+                    f"{name}: INT4 weight {weight} must be read by {expected[0]} for {rows} rows, "
+                    f"but {user.target} takes it at {user.name}"
                 )
 
 
-def _reads_int4(user: Node, weight: Node, expected: str) -> bool:
+def _reads_int4(user: Node, weight: Node, expected: Collection[str]) -> bool:
     operator = operator_name(user)
-    if operator not in (SMALL_M, LARGE_M) or user.args[1] is not weight:
+    if operator not in READERS or user.args[READERS[operator]] is not weight:
         return False
     (output,) = tensors(user)
-    return operator == expected or (operator == SMALL_M and isinstance(output.shape[-2], int))
+    return operator in expected or (operator == SMALL_M and isinstance(output.shape[-2], int))
 
 
 def check_attention_route(

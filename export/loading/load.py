@@ -17,7 +17,7 @@ from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_nam
 from eagle_aot.export.loading.quantise import quantise_draft, quantise_table
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.prepare.quantized_modules import DynamicLinear
+from eagle_aot.export.prepare.quantized_modules import DynamicLinear, QuantizedExpertLinears
 from eagle_aot.export.spec import AUTO, CUDA
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import Checkpoint, read_config
@@ -31,7 +31,14 @@ DUMMY_SEED = 0  # the same command gives the same weights
 DENSE, INT8_ROWS = "dense", "int8-rows"
 
 Formats = dict[str, dict[str, int]]
-LinearKind = nn.Linear | Int4Linear | DynamicLinear | ExpertLinears | Int4ExpertLinears
+LinearKind = (
+    nn.Linear
+    | Int4Linear
+    | DynamicLinear
+    | ExpertLinears
+    | Int4ExpertLinears
+    | QuantizedExpertLinears
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,6 @@ def format_of(linear: LinearKind) -> str:
     """Return the name of the format of a linear's weight."""
     if isinstance(linear, nn.Linear | ExpertLinears):
         return DENSE
-    if isinstance(linear, DynamicLinear):
+    if isinstance(linear, DynamicLinear | QuantizedExpertLinears):
         return INT8_ROWS if linear.bits == 8 else f"int4-g{linear.group_size}-symmetric"
     return f"int{4 * linear.digits}-g{linear.group_size}"

@@ -7,10 +7,12 @@ from eagle_aot.export.prepare.quantized_modules import (
     GROUP,
     DynamicLinear,
     Int8Table,
+    QuantizedExpertLinears,
     QuantizedWeight,
     int4_by_groups,
     int8_by_rows,
 )
+from eagle_aot.targets.decoder.experts import ExpertLinears, Int4ExpertLinears, RouterLinear
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
@@ -25,7 +27,8 @@ def quantize_for_cpu(model: Model, kind: str) -> Model:
     """Return a copy of the model with linears and tables of `kind`; `model` itself for float32.
 
     With int4, tables are INT8 by rows, and so are linears whose columns are not whole groups.
-    Tensors that share memory share codes. The image encoder keeps its weights.
+    Tensors that share memory share codes. The image encoder and routers keep their weights, and
+    inputs of experts stay float32.
     """
     if kind == FLOAT32:
         return model
@@ -37,8 +40,12 @@ def quantize_for_cpu(model: Model, kind: str) -> Model:
             module.lm_head = DynamicLinear(weights.table(module.embed_weight))
         if isinstance(module, nn.Embedding):
             replace_linear(quantized, name, Int8Table(weights.table(module.weight)))
+        elif isinstance(module, RouterLinear):
+            continue
         elif isinstance(module, nn.Linear | Int4Linear):
             replace_linear(quantized, name, weights.linear(name, module))
+        elif isinstance(module, ExpertLinears | Int4ExpertLinears):
+            replace_linear(quantized, name, weights.experts(module))
     return quantized
 
 
@@ -47,7 +54,7 @@ def dequantize_for_eager(model: Model) -> Model:
     with weights made dense once."""
     dense = clone_modules(model)
     for name, module in list(dense.named_modules()):
-        if isinstance(module, DynamicLinear | Int8Table):
+        if isinstance(module, DynamicLinear | Int8Table | QuantizedExpertLinears):
             replace_linear(dense, name, module.eager())
     return dense
 
@@ -76,3 +83,15 @@ class WeightQuantizer:
         as_int4 = self._kind == INT4 and whole
         quantized = int4_by_groups(weight) if as_int4 else int8_by_rows(weight)
         return DynamicLinear(quantized, None if bias is None else bias.detach())
+
+    def experts(self, linears: ExpertLinears | Int4ExpertLinears) -> QuantizedExpertLinears:
+        """Quantise the linears of all experts, one after another."""
+        count, _, columns = linears.sizes
+        quantise = int4_by_groups if self._kind == INT4 and columns % GROUP == 0 else int8_by_rows
+        dense = (
+            linears.weight[e].detach()
+            if isinstance(linears, ExpertLinears)
+            else linears.weight_of(e).dense()
+            for e in range(count)
+        )
+        return QuantizedExpertLinears([quantise(weight.float()) for weight in dense])

@@ -7,8 +7,9 @@ from torch import nn
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.prepare.modules import Model, clone_modules, consume, replace_module
-from eagle_aot.targets.decoder.experts import Int4ExpertLinears
+from eagle_aot.targets.decoder.experts import ExpertChoice, Experts, Int4ExpertLinears
 from eagle_aot.targets.decoder.layer import ResidualLayer, SharedInput
+from eagle_aot.targets.decoder.packed_experts import PackedExperts, unpackable_reason
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.linear import PackedModule
 
@@ -39,11 +40,18 @@ def pack_int4(model: Model, multiprocessors: int) -> Model:
     for name, linear in _modules_of(model, Int4Linear):
         if reason := linear.weight.unpackable_reason:
             raise UnsupportedError(f"{name}: INT4 with {reason}, or use --backend xnnpack")
+    for name, experts in _modules_of(model, Experts):
+        if reason := unpackable_reason(experts):
+            raise UnsupportedError(f"{name}: {reason}, or use --backend xnnpack")
     packed = consume(model)
     for _, owner in _modules_of(packed, SharedInput):
         owner.fuse_linears(multiprocessors)
     for _, linear in _modules_of(packed, Int4Linear):
         replace_module(packed, linear, PackedInt4Linear(linear.weight, multiprocessors))
+    for _, experts in _modules_of(packed, Experts):
+        replace_module(packed, experts, PackedExperts(experts))
+    for _, choice in _modules_of(packed, ExpertChoice):
+        choice.uses_operator = True
     for _, layer in _modules_of(packed, ResidualLayer):
         layer.fuse_branch_outputs()
     return packed

@@ -4,12 +4,15 @@ Weights are symmetric, `w = code * scale`, INT8 by rows or INT4 by groups of col
 kernels take no zero point of a weight. Inputs of linears are quantised row by row as they come.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.ao.quantization.fx._decomposed  # registers what ExecuTorch calls quantised operators
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from eagle_aot.targets.decoder.experts import ExpertLinears
 
 GROUP = 32
 """Columns that share a scale in INT4; XNNPACK takes multiples of it."""
@@ -178,6 +181,50 @@ class Int8Table(nn.Module):
         """Return a module that computes the same, with all rows made dense once."""
         weight = QuantizedWeight(self.weight_codes, self.weight_scale, 8)
         return nn.Embedding.from_pretrained(weight.dense())
+
+
+class QuantizedExpertLinears(nn.Module):
+    """`ExpertLinears` over `QuantizedWeight`s of one format: the weight of a row's expert is made
+    dense for that row, whose values stay float32.
+
+    Of codes of 4 bits a byte has that of column c, and above it that of column K / 2 + c, both from
+    0 on.
+    """
+
+    def __init__(self, weights: Sequence[QuantizedWeight]) -> None:
+        super().__init__()
+        self.bits, self.group_size = weights[0].bits, weights[0].group_size
+        codes = torch.stack([weight.codes for weight in weights])
+        if self.bits == 4:
+            low, high = ((half + 8).to(torch.uint8) for half in codes.chunk(2, -1))
+            codes = low | (high << 4)
+        self.weight_codes = frozen(codes)
+        self.weight_scale = frozen(torch.stack([weight.scale for weight in weights]))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """E, N and K."""
+        experts, rows, codes = self.weight_codes.shape
+        return experts, rows, codes * 8 // self.bits
+
+    def forward(self, x: Tensor, expert: Tensor) -> Tensor:
+        """Multiply `x` float32 [K] by the weight of one expert, int64 [1]: [N]."""
+        return torch.bmm(self._dense(expert), x.view(1, -1, 1)).flatten()
+
+    def _dense(self, expert: Tensor) -> Tensor:
+        """Return the weight float32 [1, N, K] of one expert, int64 [1], in operators that have
+        kernels on a CPU; those of shifts do not."""
+        codes = self.weight_codes.index_select(0, expert).to(torch.float32)
+        if self.bits == 4:
+            high = torch.floor(codes * (1 / 16))
+            codes = torch.cat((codes - 16 * high, high), -1) - 8
+        scale = self.weight_scale.index_select(0, expert).unsqueeze(-1)
+        return (codes.unflatten(-1, (-1, self.group_size)) * scale).flatten(-2)
+
+    def eager(self) -> nn.Module:
+        """Return a module that computes the same, with all weights made dense once."""
+        numbers = torch.arange(self.sizes[0]).split(1)
+        return ExpertLinears(torch.cat([self._dense(number) for number in numbers]))
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:

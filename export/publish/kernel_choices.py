@@ -13,6 +13,7 @@ from torch.fx import Node
 
 from eagle_aot.export.graph_checks.nodes import argument_tensor, operator_name
 from eagle_aot.triton_kernels.dense_gemm import tiling as dense_tiling
+from eagle_aot.triton_kernels.int4_experts.tiling import FEW_ROWS_TILES, many_rows_tile
 from eagle_aot.triton_kernels.int4_gemm import packing
 from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, large_m_tile
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
@@ -66,6 +67,41 @@ def int4_sizes(node: Node) -> dict[str, Any]:
 def _blocks_per_step(node: Node) -> int:
     group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
     return packing.blocks_per_step(group)
+
+
+def experts_few(node: Node) -> dict[str, Any]:
+    """Return sizes and tiles of a product of few rows with their experts."""
+    tiles = FEW_ROWS_TILES[_blocks_per_step_of_experts(node, 3)]
+    return experts_sizes(node, 3) | {
+        "tile_rows": tuple(tile.width for tile in tiles),
+        "warps": tuple(tile.warps for tile in tiles),
+        "stages": tuple(tile.stages for tile in tiles),
+    }
+
+
+def experts_many(node: Node) -> dict[str, Any]:
+    """Return sizes and tiles of a product of many rows with their experts."""
+    tile = many_rows_tile(_blocks_per_step_of_experts(node, 5))
+    return experts_sizes(node, 5) | {
+        "tile_rows": tile.width,
+        "warps": tile.warps,
+        "stages": tile.stages,
+    }
+
+
+def experts_sizes(node: Node, codes: int) -> dict[str, Any]:
+    """Return the sizes of experts whose codes are an argument at `codes`."""
+    return {
+        "experts": shape(node, codes)[0],
+        "top_k": shape(node, 1)[-1],
+        "features": node.args[codes + 3],
+        "columns": shape(node, 0)[-1],
+    }
+
+
+def _blocks_per_step_of_experts(node: Node, codes: int) -> int:
+    one = (argument_tensor(node.args[at])[0] for at in (codes, codes + 1))
+    return packing.blocks_per_step(packing.group_of(*one))
 
 
 def dense_small_m(node: Node) -> dict[str, Any]:
@@ -130,6 +166,8 @@ def shape(node: Node, position: int) -> tuple[Any, ...]:
 DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {
     "eagle_aot::int4_small_m": small_m,
     "eagle_aot::int4_large_m": large_m,
+    "eagle_aot::int4_experts_few": experts_few,
+    "eagle_aot::int4_experts_many": experts_many,
     "eagle_aot::dense_small_m": dense_small_m,
     "eagle_aot::sdpa_splitk": sdpa,
     "eagle_aot::sdpa_prompt": sdpa_prompt,

@@ -2,11 +2,15 @@
 
 Every weight is read once, weights that share storage on the device once together. Of an embedding
 table the looked-up rows are read, of a cache the slots that may be attended. Activations and writes
-are left out: they are small next to weights.
+are left out: they are small next to weights. Of experts those count that the rows take, as many as
+random rows would: no program reports them.
 """
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
+
+import torch
+from torch import Tensor
 
 from eagle_aot.artifact import (
     DFLASH_BLOCKS,
@@ -18,6 +22,7 @@ from eagle_aot.artifact import (
     PEAGLE_DECODE,
     TARGET_VERIFY,
     Constants,
+    Manifest,
 )
 from eagle_aot.lab.bench.results import Floor
 from eagle_aot.runtime_runner.decode.shape import Shape
@@ -29,13 +34,19 @@ from eagle_aot.runtime_runner.program.weight_table import Weight
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING, ".markov_w1.weight")  # tables that a forward reads one row of per token
 
+EXPERTS, ROUTERS = ".experts.", (".gate.weight", ".router.proj.weight")
+"""Part of the names of experts, and what stands in place of it, to the end, in the name of their
+router."""
+DRAWS = 64  # of random rows
+
 StorageOf = Callable[[Weight], Hashable]  # identifies the device storage of a weight
 
 
 class BytesToRead:
     """Bytes that the parts of a round must read, by the weight tables of a program's methods.
 
-    `caches` are the names of weights that are caches.
+    `caches` are the names of weights that are caches. `taken` returns which share of the experts
+    with this name so many rows take.
     """
 
     def __init__(
@@ -44,10 +55,11 @@ class BytesToRead:
         constants: Constants,
         storage_of: StorageOf,
         caches: Collection[str],
+        taken: Callable[[str, int], float] = lambda name, rows: 1.0,
     ) -> None:
         self._methods = methods
         self._storage_of = storage_of
-        self._caches = caches
+        self._caches, self._taken = caches, taken
         self._window = constants.sliding_window
         self._batch, self._flat_slots = constants.max_batch_size, constants.flat_slots
 
@@ -97,6 +109,8 @@ class BytesToRead:
             slots = weight.sizes[1]
             read = self._slots_read(slots // self._batch, context + rows)
             return whole // slots * read * sequences
+        if EXPERTS in weight.fqn:
+            return int(whole * self._taken(weight.fqn, rows * sequences))
         shares_output_table = weight.fqn.endswith(EMBEDDING) and not has_output_table
         if weight.fqn.endswith(LOOKED_UP) and not shares_output_table:
             return whole // weight.sizes[0] * min(rows * sequences, weight.sizes[0])
@@ -133,13 +147,60 @@ class Floors:
         return Floor(bytes=bytes_, ms=1e3 * bytes_ / self._bandwidth)
 
 
+class TakenExperts:
+    """Shares of experts that rows take, estimated from the weights of their routers [E, H].
+
+    A router's score for a row of no particular direction is normal, with a deviation that is the
+    length of the expert's row. Routers of dummies differ in nothing else; texts share more experts.
+    """
+
+    def __init__(self, routers: Mapping[str, Tensor], top_k: int) -> None:
+        """`routers` by what precedes `EXPERTS` in the names of their experts."""
+        self._routers, self._top_k = routers, top_k
+        self._shares: dict[tuple[str, int], float] = {}
+
+    def __call__(self, name: str, rows: int) -> float:
+        """Return the share of the experts called `name` that `rows` rows take."""
+        key = name.partition(EXPERTS)[0], rows
+        if key not in self._shares:
+            self._shares[key] = share_of_experts(self._routers[key[0]], self._top_k, rows)
+        return self._shares[key]
+
+
+def share_of_experts(router: Tensor, top_k: int, rows: int) -> float:
+    """Return the expected share of experts that `rows` rows take, `top_k` each, by `router` [E, H].
+
+    All draws are of one seed.
+    """
+    lengths = router.detach().float().cpu().norm(dim=1)
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(DRAWS, rows, len(lengths), generator=generator) * lengths
+    ids = scores.topk(top_k).indices.flatten(1)
+    return float(torch.zeros(DRAWS, len(lengths)).scatter(1, ids, 1.0).mean())
+
+
+def experts_per_row(manifest: Manifest) -> int:
+    """Return how many experts each row takes, 0 for a target without experts."""
+    kernels = manifest.decisions.get("kernels", {}).get(TARGET_VERIFY, {})
+    products = kernels.get("eagle_aot::int4_experts_few", [{"top_k": 0}])
+    return int(products[0]["top_k"])
+
+
 def bytes_to_read(
-    executor: Executor, constants: Constants, methods: Collection[str] = METHODS
+    executor: Executor, constants: Constants, methods: Collection[str] = METHODS, top_k: int = 0
 ) -> BytesToRead | None:
     """Return the bytes that rounds of some `methods` read, None for an executor that does not know
-    its weights."""
-    if isinstance(executor, AotiExecutor):
-        weights = executor.weights
-        used = {name: method for name, method in executor.methods.items() if name in methods}
-        return BytesToRead(used, constants, weights.storage_of, weights.caches)
-    return None
+    its weights. A row takes `top_k` experts."""
+    if not isinstance(executor, AotiExecutor):
+        return None
+    weights = executor.weights
+    used = {name: method for name, method in executor.methods.items() if name in methods}
+    tables = (weight for method in used.values() for weight in method.weights)
+    routers = {
+        weight.fqn.removesuffix(suffix): weights.tensor(weight)
+        for weight in tables
+        for suffix in ROUTERS
+        if top_k and weight.fqn.endswith(suffix)
+    }
+    taken = TakenExperts(routers, top_k)
+    return BytesToRead(used, constants, weights.storage_of, weights.caches, taken)

@@ -13,7 +13,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.memory import free_bytes
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
-from eagle_aot.lab.bench.floor import Floors, bytes_to_read
+from eagle_aot.lab.bench.floor import Floors, bytes_to_read, experts_per_row
 from eagle_aot.lab.bench.memory import bytes_in_use, peak_memory, read_bandwidth
 from eagle_aot.lab.bench.parts import Parts
 from eagle_aot.lab.bench.prefill import fill, fill_all, longest_chunk
@@ -163,11 +163,13 @@ class Bench:
         samples = [self._samples(parts, context) for context in spec.contexts]
         peak = max(stage.gpu_peak_bytes for stage in stages[loaded:])
         memory = peak_memory(executor, peak, self._in_use_before)
-        caches, free = CacheBytes.of(Manifest.read(runner.directory)), free_bytes(executor.device)
+        manifest = Manifest.read(runner.directory)
+        caches, free = CacheBytes.of(manifest), free_bytes(executor.device)
         with self._progress.stage("read bandwidth"):
             bandwidth = read_bandwidth(self._clock, executor.device)
         methods = TARGET_VERIFY, *DRAFTERS[runner.drafter.kind]
-        floors = Floors(bytes_to_read(executor, runner.constants, methods), bandwidth)
+        read = bytes_to_read(executor, runner.constants, methods, experts_per_row(manifest))
+        floors = Floors(read, bandwidth)
         return Results(
             setup=self._setup(),
             read_bandwidth=bandwidth,

@@ -80,9 +80,11 @@ class Estimate:
 class CostTable:
     """Seconds of rounds by batch size and shape, as they are now.
 
-    Rounds of one request start from what was `measured`. Rounds of a batch are unknown until they
-    have run. The device's load changes all rounds alike: it is estimated apart, so that a slower
-    device does not make the shapes that are in use look slow.
+    Rounds of one request start from what was `measured`. Shapes that have not run change as those
+    with as many drafts did: tokens of a text take other experts than those of a measurement, the
+    more of them the more drafts. Rounds of a batch are unknown until they have run. The device's
+    load changes all rounds alike: it is estimated apart, so that a slower device does not make the
+    shapes that are in use look slow.
     """
 
     def __init__(self, measured: MeasuredCosts | None = None) -> None:
@@ -162,8 +164,22 @@ class CostTable:
         reference = self._measured_seconds(shape, position, batch_size)
         estimate = self._estimates.get((batch_size, shape))
         if estimate is None or not estimate.is_known:
-            return reference
+            return reference and reference * math.exp(self._expected_log(shape))
         return (reference or 1.0) * math.exp(estimate.log)
+
+    def _expected_log(self, shape: Shape) -> float:
+        """Return the logarithm by which a measured shape that has not run is likely to change: it
+        grows with the drafts from none, between those of the shapes that have run, and no
+        further."""
+        known: dict[int, list[float]] = {0: [0.0]}
+        for (batch_size, other), estimate in self._estimates.items():
+            if batch_size == 1 and other.nodes and estimate.rounds >= FIRST_ROUNDS:
+                known.setdefault(other.nodes, []).append(estimate.log)
+        logs = {nodes: statistics.fmean(values) for nodes, values in known.items()}
+        fewer = max(nodes for nodes in logs if nodes <= shape.nodes)
+        more = min((nodes for nodes in logs if nodes >= shape.nodes), default=fewer)
+        share = (shape.nodes - fewer) / max(more - fewer, 1)
+        return logs[fewer] + (logs[more] - logs[fewer]) * share
 
     def _measured_seconds(self, shape: Shape, position: int, batch_size: int) -> float | None:
         if batch_size > 1 or self.measured is None or shape not in self.measured.rounds:

@@ -18,6 +18,7 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.linear import concatenate
 from eagle_aot.targets.int4.weight import Int4Format, Int4Weight, random_int4
+from eagle_aot.triton_kernels.choose_experts import choose_experts, choose_experts_reference
 from eagle_aot.triton_kernels.int4_gemm import activate
 
 MAX_EXPERTS = 1024
@@ -63,16 +64,22 @@ class RouterLinear(nn.Linear):
     to other experts."""
 
 
-def choose_experts(scores: Tensor, config: ExpertsConfig) -> tuple[Tensor, Tensor]:
-    """Choose the experts of each row by `scores` [T, E]: weights float32 [T, k], ids int64 [T, k].
+class ExpertChoice(nn.Module):
+    """The choice of a router. With `uses_operator` it is one operator, which has a GPU kernel."""
 
-    Weights are probabilities among all experts; experts come in descending order of them, and equal
-    ones in the order of `torch.topk`, as in transformers.
-    """
-    weights, ids = torch.topk(torch.softmax(scores, -1, torch.float32), config.top_k, dim=-1)
-    if config.norm_topk_prob:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return weights, ids
+    uses_operator = False
+
+    def __init__(self, config: ExpertsConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, scores: Tensor, per_expert: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Choose the experts of rows by `scores` [T, E]: weights float32 [T, k], ids int64 [T, k].
+
+        Arguments and results are those of `choose_experts_reference`.
+        """
+        choose = choose_experts if self.uses_operator else choose_experts_reference
+        return choose(scores, per_expert, self.config.top_k, self.config.norm_topk_prob)
 
 
 class ExpertLinears(nn.Module):
@@ -125,6 +132,11 @@ class Int4ExpertLinears(nn.Module):
     @property
     def group_size(self) -> int:
         return self.weight_of(0).group_size
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """qdata, scale and zero point."""
+        return self.qdata, self.scale, self.zero_point
 
     def weight_of(self, expert: int) -> Int4Weight:
         """Return the weight [N, K] of one expert."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
+from eagle_aot.targets.decoder.packed_experts import PackedExperts
 from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 from eagle_aot.targets.int4 import (
     Biased,
@@ -151,7 +152,7 @@ class ResidualLayer(nn.Module):
         """Let `add_branch` sum the parts of packed products, instead of a kernel for each."""
         for name in self.branch_outputs:
             linear = self.get_submodule(name)
-            if isinstance(linear, PackedInt4Linear):
+            if isinstance(linear, PackedInt4Linear | PackedExperts):
                 linear.returns_parts = True
 
 

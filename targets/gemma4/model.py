@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.experts import (
+    ExpertChoice,
     Experts,
     ExpertsConfig,
     RouterLinear,
-    choose_experts,
 )
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.layer import GatedMLP, ResidualLayer, add_branch
@@ -148,7 +148,7 @@ class Gemma4Router(nn.Module):
     def __init__(self, config: Gemma4Config, experts: ExpertsConfig, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, count = config.hidden_size, experts.num_experts
-        self.config, self.root = experts, hidden**-0.5
+        self.choice, self.root = ExpertChoice(experts), hidden**-0.5
         self.norm = RMSNorm(None, config.rms_norm_eps)
         self.proj = RouterLinear(hidden, count, bias=False, dtype=dtype, device=META)
         self.scale, self.per_expert_scale = (
@@ -159,12 +159,14 @@ class Gemma4Router(nn.Module):
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Choose the experts of `rows` [T, H]: weights float32 [T, k] and ids int64 [T, k]."""
         scores = self.proj(self.norm(rows) * self.scale * self.root)
-        weights, ids = choose_experts(scores, self.config)
-        return weights * self.per_expert_scale[ids], ids
+        choice: tuple[Tensor, Tensor] = self.choice(scores, self.per_expert_scale)
+        return choice
 
 
 class Gemma4ExpertsLayer(Gemma4Layer):
     """A layer with experts, which read the stream that its MLP reads; each has norms of its own."""
+
+    branch_outputs = ("self_attn.o_proj",)  # others are normalised before they are added
 
     def __init__(
         self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec

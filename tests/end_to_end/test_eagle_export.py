@@ -43,7 +43,7 @@ def test_options_are_listed() -> None:
     (["--target-model", "auto"], "--target-dir is needed: auto"),
     (
         ["--target-model", "gemma4-26b-a4b", "--backend", "cuda"],
-        "--backend cuda: gemma4-26b-a4b has experts, and no kernel there",
+        "--backend cuda: gemma4-26b-a4b has dense experts, and the kernels there read INT4",
     ),
     (["--target-model", "gemma4-31b", "--target-dir", "/"], "Error: /config.json: no such file"),
     (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such checkpoint"),

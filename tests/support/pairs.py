@@ -65,5 +65,15 @@ def tiny_check(
 def int4_calls(program: ExportedProgram) -> tuple[int, int]:
     """Count the calls of the INT4 operators for few and for many rows."""
     int4 = torch.ops.eagle_aot
+    return _calls(program, int4.int4_small_m, int4.int4_large_m)
+
+
+def expert_calls(program: ExportedProgram) -> tuple[int, int]:
+    """Count the calls of the operators of experts for few and for many rows."""
+    int4 = torch.ops.eagle_aot
+    return _calls(program, int4.int4_experts_few, int4.int4_experts_many)
+
+
+def _calls(program: ExportedProgram, few: Any, many: Any) -> tuple[int, int]:
     targets = [node.target for node in program.graph.nodes]
-    return targets.count(int4.int4_small_m.default), targets.count(int4.int4_large_m.default)
+    return targets.count(few.default), targets.count(many.default)

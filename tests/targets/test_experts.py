@@ -21,11 +21,11 @@ from eagle_aot.export.resolution import check_experts
 from eagle_aot.targets import get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.experts import (
+    ExpertChoice,
     ExpertLinears,
     Experts,
     ExpertsConfig,
     Int4ExpertLinears,
-    choose_experts,
     random_experts,
 )
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -76,7 +76,7 @@ def test_routers_choose_as_transformers_does_among_equal_scores(
     config = ExpertsConfig(
         num_experts=count, top_k=top_k, intermediate_size=1, norm_topk_prob=norm_topk_prob
     )
-    weights, ids = choose_experts(scores, config)
+    weights, ids = ExpertChoice(config)(scores)
     assert torch.equal(ids, expected) and torch.equal(weights, expected_weights)
     chosen = scores.gather(1, ids)
     equal = [(values == chosen[:, -1:]).sum(1) for values in (scores, chosen)]
@@ -248,7 +248,7 @@ def test_a_rows_bits_do_not_depend_on_rows_that_share_its_experts() -> None:
     experts.gate_up_proj, experts.down_proj = ExpertLinears(gate_up), ExpertLinears(down)
     rows, scores = torch.randn(9, 16), torch.randn(9, 6)
     scores[1], scores[2] = scores[0], -scores[0]  # the same experts, and none of them
-    weights, ids = choose_experts(scores, config)
+    weights, ids = ExpertChoice(config)(scores)
     assert ids[0].equal(ids[1]) and not set(ids[0].tolist()) & set(ids[2].tolist())
     together = experts(rows, weights, ids)
     for i in range(len(rows)):
@@ -296,7 +296,7 @@ def test_an_expert_more_than_the_config_says_is_named(tmp_path: Path) -> None:
         load_target(tmp_path, 16)
 
 
-def test_experts_are_refused_where_no_kernel_multiplies_by_them(tmp_path: Path) -> None:
+def test_dense_experts_are_refused_where_no_kernel_multiplies_by_them(tmp_path: Path) -> None:
     save(of_qwen(), tmp_path)
     places: list[dict[str, Any]] = [
         {"target_model": "qwen3-30b-a3b"},
@@ -304,8 +304,10 @@ def test_experts_are_refused_where_no_kernel_multiplies_by_them(tmp_path: Path) 
     ]
     for place in places:
         assert check_experts(ExportSpec(**place, backend="xnnpack"))
-        with pytest.raises(UnsupportedError, match=r"--backend cuda: .* has experts, .* xnnpack$"):
+        with pytest.raises(
+            UnsupportedError, match=r"--backend cuda: .* dense experts, .* xnnpack$"
+        ):
             check_experts(ExportSpec(**place, backend="cuda"))
-        with pytest.raises(UnsupportedError, match=r"--cpu-weights int8: .* experts, .* leave it"):
-            check_experts(ExportSpec(**place, cpu_weights="int8"))
+        for options in ({"quantize": "int4-g32"}, {"load_format": "dummy"}):
+            assert check_experts(ExportSpec(**place | options, backend="cuda"))
     assert not check_experts(ExportSpec(target_model="qwen3-8b", backend="cuda"))

@@ -4,6 +4,7 @@ The choice is that of `int4_gemm/api.py`: it is made while a graph is traced, fr
 row count.
 """
 
+import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_experts.op import (
@@ -32,12 +33,16 @@ def int4_experts(
     Results are multiplied by `weights` float32 [M, k]; their sum in ascending order is the mixture.
     `digits` are those of both weights, which repeat their inputs.
     """
-    x = x.repeat(1, digits[0])
+    x = _repeated(x, digits[0])
     weights = weights.float()
     if x.shape[0] <= min(api.MATVEC_MAX_M, MAX_FEW_ROWS):
         hidden = int4_experts_few(x, ids, None, *gate_up, activation)
-        return int4_experts_few(hidden.repeat(1, digits[1]), ids, weights, *down, "")
+        return int4_experts_few(_repeated(hidden, digits[1]), ids, weights, *down, "")
     order, starts = experts_order(ids, gate_up[0].shape[0])
     hidden = int4_experts_many(x, ids, order, starts, None, *gate_up, activation)
-    hidden = hidden.repeat(1, digits[1])
+    hidden = _repeated(hidden, digits[1])
     return int4_experts_many(hidden, ids, order, starts, weights, *down, "")
+
+
+def _repeated(x: Tensor, digits: int) -> Tensor:
+    return x if digits == 1 else torch.cat(digits * (x,), dim=-1)

@@ -3,14 +3,19 @@
 Each expert has whole tiles, so tile t of expert e is tile `e * tiles + t` of one packed weight.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, unpack
+from eagle_aot.triton_kernels.int4_gemm.packing import (
+    TILE_N,
+    PackedInt4,
+    is_symmetric,
+    pack,
+    unpack,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,13 @@ class PackedExpertsWeight:
     rows: int
     columns: int
 
+    def to(self, device: torch.device) -> "PackedExpertsWeight":
+        """Move the weight to another device."""
+        zeros = None if self.zeros is None else self.zeros.to(device)
+        return replace(
+            self, codes=self.codes.to(device), scales=self.scales.to(device), zeros=zeros
+        )
+
     def of_expert(self, expert: int) -> PackedInt4:
         """Return the weight of one expert, a view."""
         zeros = None if self.zeros is None else self.zeros[expert]
@@ -34,19 +46,21 @@ class PackedExpertsWeight:
         return unpack(self.of_expert(expert))
 
 
-def pack_experts(weights: Iterable[PackedInt4]) -> PackedExpertsWeight:
-    """Stack the packed weights of all experts, which have one shape and group size.
+def pack_experts(qdata: Tensor, scale: Tensor, zero_point: Tensor) -> PackedExpertsWeight:
+    """Pack weights of a packable group size, in the layout of `int4_gemm/reference.py` with the
+    expert as a first dimension, on any device.
 
-    Symmetric experts have zero points of 8 if others have any.
+    qdata uint8 [E, N, K / 2], scale and zero_point [E, K / g, N]. Rows are padded to whole tiles.
     """
-    packed = list(weights)
-    zeros = [weight.zeros for weight in packed]
-    if any(zero is not None for zero in zeros):
-        zeros = [torch.full_like(w.scales, 8) if w.zeros is None else w.zeros for w in packed]
-    return PackedExpertsWeight(
-        torch.stack([weight.codes for weight in packed]),
-        torch.stack([weight.scales for weight in packed]),
-        None if zeros[0] is None else torch.stack(cast(list[Tensor], zeros)),
-        packed[0].rows,
-        packed[0].columns,
+    experts, rows, half = qdata.shape
+    padding = -rows % TILE_N
+    whole = F.pad(qdata, (0, 0, 0, padding)).flatten(0, 1)
+    per_row = [F.pad(v, (0, padding)).transpose(0, 1).flatten(1) for v in (scale, zero_point)]
+    packed = pack(whole, *per_row)
+    symmetric = is_symmetric(zero_point)  # rows of padding have zero points of 0
+    codes, scales, zeros = (
+        part if part is None else part.unflatten(0, (experts, -1))
+        for part in (packed.codes, packed.scales, None if symmetric else packed.zeros)
     )
+    assert codes is not None and scales is not None
+    return PackedExpertsWeight(codes, scales, zeros, rows, 2 * half)

@@ -9,12 +9,12 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
-from eagle_aot.artifact import TARGET_VERIFY
+from eagle_aot.artifact import TARGET_VERIFY, Manifest
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.common.text import gigabytes
-from eagle_aot.lab.bench.floor import Floors, bytes_to_read
+from eagle_aot.lab.bench.floor import Floors, bytes_to_read, experts_per_row
 from eagle_aot.lab.bench.kernels.profile import DENSE, Kernel, class_of, kernels_of, shares
 from eagle_aot.lab.bench.memory import read_bandwidth
 from eagle_aot.lab.bench.parts import RepeatedForward
@@ -139,7 +139,9 @@ def measure(
         times = [graph_us(clock, forward, context, repeats) for context, forward in points]
     with progress.stage("read bandwidth"):
         bandwidth = read_bandwidth(clock, executor.device)
-    floors, profiles = Floors(bytes_to_read(executor, constants), bandwidth), []
+    top_k = experts_per_row(Manifest.read(runner.directory))
+    read, profiles = bytes_to_read(executor, constants, top_k=top_k), list[ForwardProfile]()
+    floors = Floors(read, bandwidth)
     with progress.stage("profile"):
         for (context, forward), us in zip(points, times, strict=True):
             forward.place(context)

@@ -16,7 +16,7 @@ from eagle_aot.targets.llama import LLAMA_3_1_8B, MISTRAL_7B
 from eagle_aot.targets.registry import WITH_STATES
 from eagle_aot.triton_kernels.int4_gemm import api
 from support.heads.files import HeadShape, write_speculators
-from support.pairs import dummy, int4_calls, tiny_check
+from support.pairs import dummy, expert_calls, int4_calls, tiny_check
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,15 @@ def test_every_published_geometry_keeps_the_contract(name: str) -> None:
     calls = {name: int4_calls(program) for name, program in programs.items()}
     expected = {"prefill": (0, 4 * layers), "target_verify": (4 * layers, 0)}
     assert calls == dict.fromkeys(programs, (0, 0)) | expected
+
+
+@pytest.mark.parametrize(("name", "linears"), [("gemma4-26b-a4b", 4), ("qwen3-30b-a3b", 2)])
+def test_layers_with_experts_keep_the_contract(name: str, linears: int) -> None:
+    """Two layers, for several sequences. The router is dense, and a step has no copy of a stack."""
+    programs = run_check(dummy(name, drafter="ngram", dummy_layers=2, max_batch_size=2))
+    steps, prompts = programs["target_verify"], programs["prefill"]
+    assert int4_calls(steps) == (2 * linears, 0) and expert_calls(steps) == (4, 0)
+    assert int4_calls(prompts) == (0, 2 * linears) and expert_calls(prompts) == (0, 4)
 
 
 def test_a_layer_with_recurrent_states_keeps_the_contract() -> None:

@@ -12,12 +12,14 @@ from torch.nn import functional as F
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.export.lowering import xnnpack
+from eagle_aot.export.prepare.cpu_weights import quantize_for_cpu
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear, Int8Table, int8_by_rows
 from eagle_aot.targets.decoder.experts import (
+    ExpertChoice,
     ExpertLinears,
     Experts,
     ExpertsConfig,
-    choose_experts,
+    RouterLinear,
 )
 
 ROWS, WIDTH = 2000, 64
@@ -106,21 +108,23 @@ class Routed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = ExpertsConfig(num_experts=6, top_k=2, intermediate_size=24)
-        self.router = nn.Linear(16, 6)
-        self.experts = Experts(self.config, 16, "gelu_tanh", torch.float32)
-        self.experts.gate_up_proj = ExpertLinears(torch.randn(6, 48, 16))
-        self.experts.down_proj = ExpertLinears(torch.randn(6, 16, 24))
+        config = ExpertsConfig(num_experts=6, top_k=2, intermediate_size=24)
+        self.choice = ExpertChoice(config)
+        self.router = RouterLinear(32, 6)
+        self.experts = Experts(config, 32, "gelu_tanh", torch.float32)
+        self.experts.gate_up_proj = ExpertLinears(torch.randn(6, 48, 32))
+        self.experts.down_proj = ExpertLinears(torch.randn(6, 32, 24))
 
     def forward(self, rows: Tensor) -> Tensor:
-        mixed = self.experts(rows, *choose_experts(self.router(rows), self.config))
+        mixed = self.experts(rows, *self.choice(self.router(rows)))
         return (mixed * 2).unsqueeze(0)
 
 
-def test_a_loop_over_rows_takes_any_number_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["float32", "int8", "int4"])
+def test_a_loop_over_rows_takes_any_number_of_them(kind: str, tmp_path: Path) -> None:
     """Where that is the only size that varies; a row has the same bits in each."""
     torch.manual_seed(0)
-    module, rows = Routed().eval(), torch.randn(40, 16)
+    module, rows = quantize_for_cpu(Routed(), kind).eval(), torch.randn(40, 32)
     shapes = ({0: Dim("rows", min=1, max=64)},)
     traced = torch.export.export(module, (rows[:8],), dynamic_shapes=shapes, strict=False)
     xnnpack.write(xnnpack.lower({"mix": traced}, {}, lambda stage: None), tmp_path)

@@ -16,11 +16,13 @@ from eagle_aot.export.prepare.quantized_modules import (
     GROUP,
     DynamicLinear,
     Int8Table,
+    QuantizedExpertLinears,
     QuantizedWeight,
     int4_by_groups,
     int8_by_rows,
 )
 from eagle_aot.targets import TARGETS, load_target
+from eagle_aot.targets.decoder.experts import ExpertLinears, RouterLinear
 from eagle_aot.targets.int4 import Int4Linear
 from support.pairs import dummy
 
@@ -158,3 +160,30 @@ def test_zeros_stay_zeros(quantise: Callable[[Tensor], QuantizedWeight]) -> None
     found = quantise(torch.zeros(3, GROUP))
     assert not found.dense().any()
     assert found.scale.isfinite().all()
+
+
+@pytest.mark.parametrize(("kind", "columns", "bits"), [
+    ("int8", 64, 8), ("int4", 64, 4), ("int4", 40, 8),
+])  # fmt: skip
+def test_experts_are_quantised_one_by_one(kind: str, columns: int, bits: int) -> None:
+    """INT4 columns are whole groups, or the weight is INT8."""
+    torch.manual_seed(0)
+    dense = ExpertLinears(torch.randn(3, 24, columns))
+    light = quantize_for_cpu(nn.ModuleDict({"experts": dense}), kind)["experts"]
+    assert isinstance(light, QuantizedExpertLinears)
+    assert light.bits == bits and light.sizes == dense.sizes
+    stored = light.weight_codes.nbytes / dense.weight.numel()
+    assert stored == bits / 8
+    eager = dequantize_for_eager(nn.ModuleDict({"experts": light}))["experts"]
+    for expert in range(3):
+        weight = dense.weight[expert]
+        expected = (int4_by_groups if bits == 4 else int8_by_rows)(weight).dense()
+        x, number = torch.randn(columns), torch.tensor([expert])
+        torch.testing.assert_close(light(x, number), expected @ x)
+        torch.testing.assert_close(eager(x, number), expected @ x)
+
+
+def test_routers_keep_their_weights() -> None:
+    router = RouterLinear(64, 4)
+    light = quantize_for_cpu(nn.ModuleDict({"router": router}), "int4")["router"]
+    assert isinstance(light, RouterLinear) and torch.equal(light.weight, router.weight)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_aot.artifact import DRAFT_DECODE, PROGRAM, TARGET_VERIFY, WEIGHTS, Constants
-from eagle_aot.lab.bench.floor import BytesToRead, Floors, bytes_to_read
+from eagle_aot.lab.bench.floor import (
+    BytesToRead,
+    Floors,
+    TakenExperts,
+    bytes_to_read,
+    experts_per_row,
+    share_of_experts,
+)
 from eagle_aot.lab.bench.results import Floor
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
@@ -238,3 +246,27 @@ def test_a_floor_is_bytes_over_bandwidth() -> None:
 def test_without_tables_there_is_no_floor() -> None:
     floors = Floors(None, bandwidth=1e6)
     assert floors.forward(TARGET_VERIFY, 1, 0) is floors.round(Shape.chain(4), 0) is None
+
+
+def test_of_experts_those_count_that_rows_take() -> None:
+    """Routers whose rows have one length choose all experts alike; long rows are chosen by half of
+    all tokens."""
+    names = [f"target.layers.0.mlp.{n}" for n in ("experts.down_proj.codes", "gate.weight")]
+    table = weight(names[0], 16, 4, dtype=torch.int16), weight(names[1], 16, 8)
+    router = torch.eye(16)
+    taken = TakenExperts({"target.layers.0.mlp": router}, 2)
+    methods = {TARGET_VERIFY: CudaMethod(TARGET_VERIFY, "library", table, (), ())}
+    read = BytesToRead(methods, constants_with(), lambda w: w.storage_key, CACHES, taken)
+    one = read.forward(TARGET_VERIFY, 1, 0) - 256
+    assert one == 128 * 2 / 16
+    expected = 128 * (1 - (14 / 16) ** 8)
+    assert read.forward(TARGET_VERIFY, 8, 0) - 256 == pytest.approx(expected, rel=0.05)
+    router[:2] *= 1e6
+    assert share_of_experts(router, 2, 8) < 0.9 * expected / 128
+
+
+def test_the_number_of_experts_of_a_row_is_that_of_the_products() -> None:
+    few = [{"top_k": 8, "features": 1408}]
+    kernels = {"kernels": {TARGET_VERIFY: {"eagle_aot::int4_experts_few": few}}}
+    assert experts_per_row(SimpleNamespace(decisions=kernels)) == 8  # type: ignore[arg-type]
+    assert experts_per_row(SimpleNamespace(decisions={})) == 0  # type: ignore[arg-type]

@@ -3,6 +3,7 @@ time."""
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -107,6 +108,21 @@ def test_the_price_of_a_shape_follows_its_rounds(factor: float, load: float) -> 
     play(table, {PLAIN: load, CHAIN: load, TREE: load * factor})
     assert table.price(CHAIN, 10) == pytest.approx(3.0, rel=0.02)
     assert table.price(TREE, 10) == pytest.approx(6.0 * factor, rel=0.02)
+
+
+def test_shapes_that_have_not_run_change_as_those_with_as_many_drafts() -> None:
+    """As where drafts take other experts than those of the measurement."""
+    short, middle, long = Shape.chain(2), Shape.chain(6), Shape.chain(15)
+    rounds = dict.fromkeys((PLAIN, short, CHAIN, middle, long), (2.0, 4.0))
+    table = CostTable(replace(MEASURED, rounds=rounds | {TREE: (6.0, 12.0)}))
+    for _ in range(60):
+        for shape, seconds in ((PLAIN, 2.0), (CHAIN, 2.0 * 1.2), (TREE, 6.0 * 1.5)):
+            table.add(shape, [seconds] * 4, 10)
+    assert table.price(CHAIN, 10) == pytest.approx(1.2, rel=0.02)
+    assert table.price(short, 10) == pytest.approx(1.2**0.5, rel=0.02)
+    assert table.price(middle, 10) == pytest.approx(1.2 * (1.5 / 1.2) ** (2 / 27), rel=0.02)
+    assert table.price(Shape.chain(4), 110) == pytest.approx(1.2, rel=0.02)
+    assert table.price(PLAIN, 10) == 1
 
 
 def test_noise_changes_prices_little() -> None:

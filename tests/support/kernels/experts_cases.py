@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_experts import PackedExpertsWeight, pack_experts
-from eagle_aot.triton_kernels.int4_gemm import dequantise_int4, pack
+from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
 from support.kernels.int4_cases import Canonical, Case
 
 Packed = tuple[Tensor, Tensor, Tensor | None, int]
@@ -41,7 +41,10 @@ class Experts:
 
     @cache  # noqa: B019 - a few cases of a test run
     def packed(self, device: str = "cpu") -> tuple[Packed, Packed]:
-        first, second = (pack_experts(pack(*w) for w in stack) for stack in self.canonical(device))
+        first, second = (
+            pack_experts(*(torch.stack(parts) for parts in zip(*stack, strict=True)))
+            for stack in self.canonical(device)
+        )
         return tensors(first), tensors(second)
 
     def rows(self, rows: int, device: str = "cpu") -> Tensor:
