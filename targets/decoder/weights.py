@@ -64,8 +64,8 @@ DUMMY_EMBEDDING = 1 / 16
 table is the embedding, a stream that is mostly its own token would repeat that token forever."""
 ROUTER_SPREAD = 0.5
 """Standard deviation of the logarithms of the lengths of a dummy router's rows. The experts with
-long ones are taken more often: of 128, of which a row takes 8, the busiest has 4.6 times the mean
-load and a quarter next to none; 2, 5 and 9 rows take 1.85, 3.8 and 5.6 times the experts of one.
+long ones are taken more often: of 128, if a row takes 8, the busiest has 4.6 times the mean load
+and a quarter next to none; 2, 5 and 9 rows take 1.85, 3.8 and 5.6 times the experts of one.
 Real texts: 1.74 times for 2 rows (GLM-4.7-Flash, ml-explore/mlx-lm#1485), 3.2 and 6.1 times for
 about 5 and 9 (vLLM's RFC #46295)."""
 DUMMY_BIAS = 1 / 16

@@ -57,6 +57,19 @@ PER_LAYER = (
     *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
     "layer_scalar",
 )
+OF_GEMMA4 = (
+    *("router.proj", "experts.gate_up_proj", "experts.down_proj"),
+    *("pre_feedforward_layernorm_2", "post_feedforward_layernorm_1"),
+    "post_feedforward_layernorm_2",
+)
+"""In addition, in layers of Gemma 4 with experts. They follow `PER_LAYER`, for some of whose names
+llama.cpp has the same."""
+SCALES_OF_GEMMA4 = {
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+}
+"""Scales of a layer of Gemma 4: llama.cpp stores that of experts beside what it multiplies."""
+GATE_UP = "gate_up_proj.weight"
 WITHOUT_WEIGHT = ".layer_scalar"
 """Suffix of a name that has no `.weight` in Hugging Face checkpoints."""
 
@@ -99,23 +112,21 @@ class GgufFile:
         }
 
     def _parts(self, name: str, tensor: ReaderTensor) -> Iterator[tuple[str, ReaderTensor]]:
-        """Yield a tensor and its name; one that stacks experts [E, N, K] as those of each.
-
-        Raises UnsupportedError for experts of Gemma 4, whose files scale them in another place.
-        """
+        """Yield a tensor and its name; one that stacks experts [E, N, K] as those of each, and one
+        with the rows of gates before those of up projections as both."""
         if STACKED not in tensor.name or len(tensor.shape) != 3:
             yield name, tensor
             return
-        if self.architecture == GEMMA4:
-            raise UnsupportedError(
-                f"{self.path}: {tensor.name}: experts of Gemma 4 are read from safetensors alone"
-            )
         owner, _, leaf = name.partition(".experts.")
-        experts = len(tensor.data)
-        size = {"n_elements": tensor.n_elements // experts, "n_bytes": tensor.n_bytes // experts}
+        leaves = ("gate_proj.weight", "up_proj.weight") if leaf == GATE_UP else (leaf,)
+        columns, rows, experts = tensor.shape
+        count = int(experts) * len(leaves)
+        size = {"n_elements": tensor.n_elements // count, "n_bytes": tensor.n_bytes // count}
+        shape = np.array([columns, rows // len(leaves)])
         for expert, data in enumerate(tensor.data):
-            part = tensor._replace(shape=tensor.shape[:-1], data=data, **size)
-            yield f"{owner}.experts.{expert}.{leaf}", part
+            for part_of, part in zip(leaves, np.split(data, len(leaves)), strict=True):
+                stored = tensor._replace(shape=shape, data=part, **size)
+                yield f"{owner}.experts.{expert}.{part_of}", stored
 
     def names(self) -> list[str]:
         return list(self._tensors)
@@ -303,9 +314,15 @@ def hugging_face_names(architecture: str, num_layers: int) -> dict[str, str]:
     """Map GGUF's tensor names to those of Hugging Face, for one of `ARCHITECTURES`."""
     names = get_tensor_name_map(_arch(architecture), num_layers)
     modules = [*TOP]
-    modules += [f"model.layers.{i}.{module}" for i in range(num_layers) for module in PER_LAYER]
+    of_layers = (*PER_LAYER, *OF_GEMMA4) if architecture == GEMMA4 else PER_LAYER
+    modules += [f"model.layers.{i}.{module}" for i in range(num_layers) for module in of_layers]
     gguf_names = {module: names.get_name(module) for module in modules}
-    return {
+    scales = {
+        f"blk.{i}.{stored}": f"model.layers.{i}.{scale}"
+        for i in range(num_layers if architecture == GEMMA4 else 0)
+        for stored, scale in SCALES_OF_GEMMA4.items()
+    }
+    return scales | {
         f"{gguf_name}{suffix}": module if module.endswith(WITHOUT_WEIGHT) else f"{module}{suffix}"
         for module, gguf_name in gguf_names.items()
         for suffix in (".weight", ".bias")

@@ -173,20 +173,26 @@ def test_experts_in_compressed_tensors_are_those_of_the_library(
     assert_computes(load_target(tmp_path, 32), model, stacked(values))
 
 
-GGUF_TYPES = {"gate_proj": Type.Q4_0, "up_proj": Type.Q4_1, "_proj": Type.Q8_0}
+GGUF_TYPES = {
+    "gate_up_proj": Type.Q4_0,
+    "gate_proj": Type.Q4_0,
+    "up_proj": Type.Q4_1,
+    "_proj": Type.Q8_0,
+}
 
 
 def write_gguf(directory: Path, architecture: str) -> dict[str, Tensor]:
     """Replace the weights of a checkpoint by a GGUF file; return the values of linears by name."""
     tensors = load_file(directory / "model.safetensors")
-    file, values = GgufModel(directory / "model.gguf", architecture, 4), dict[str, Tensor]()
+    file, values = GgufModel(directory / "model.gguf", architecture, 6), dict[str, Tensor]()
     names = [name for name in tensors if ".experts." not in name]
     stacks = {re.sub(r"experts\.\d+", "experts", name) for name in tensors} - set(names)
     for name in [*names, *sorted(stacks)]:
         kind = next((kind for part, kind in GGUF_TYPES.items() if part in name), Type.F32)
         experts = [name.replace("experts", f"experts.{e}") for e in range(6)]
-        parts = {part: tensors[part] for part in (experts if name in stacks else [name])}
-        file.add(name, torch.stack([*parts.values()]) if name in stacks else tensors[name], kind)
+        stored = name in stacks and name not in tensors
+        parts = {part: tensors[part] for part in (experts if stored else [name])}
+        file.add(name, torch.stack([*parts.values()]) if stored else tensors[name], kind)
         for part, weight in parts.items() if kind != Type.F32 else ():
             values[part] = torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
     file.close()
@@ -208,14 +214,22 @@ def test_experts_of_a_gguf_file_are_those_of_the_gguf_package(tmp_path: Path) ->
     assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
 
 
-def test_a_gguf_file_with_experts_of_gemma_4_is_refused_by_name(tmp_path: Path) -> None:
-    save(of_qwen(), tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    file = GgufModel(tmp_path / "model.gguf", "gemma4")
-    file.add_bytes("blk.0.ffn_down_exps.weight", torch.zeros(2, 4, 4).numpy(), Type.F32)
-    file.close()
-    with pytest.raises(UnsupportedError, match=r"ffn_down_exps.weight: experts of Gemma 4"):
-        load_target(tmp_path, 16)
+def test_experts_of_gemma_4_in_a_gguf_file_are_those_of_the_gguf_package(tmp_path: Path) -> None:
+    """Gate and up are one tensor, and the scales of experts stand beside `down_proj`."""
+    model = random_gemma(**EXPERTS | SIZES)
+    for name, tensor in model.named_parameters():
+        if name.endswith("scale"):
+            tensor.data = 0.5 + torch.rand_like(tensor)
+    save(model, tmp_path)
+    values = write_gguf(tmp_path, "gemma4")
+    target = load_target(tmp_path, 32)
+    assert isinstance(target, nn.Module)
+    kinds = {type(m) for m in target.modules() if isinstance(m, ExpertLinears | Int4ExpertLinears)}
+    assert kinds == {Int4ExpertLinears, ExpertLinears}
+    assert not model.load_state_dict(values, strict=False).unexpected_keys
+    tokens = random_tokens(30)
+    logits, _ = run_in_chunks(target, tokens, [8])
+    assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
 
 
 def test_quantized_experts_in_one_tensor_are_refused_by_name(tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<s>{% endif %}"
 )
 
+GEMMA4_SCALES = {
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+}
+"""What llama.cpp calls them; the package has no names for them."""
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -35,7 +41,10 @@ class GgufModel:
     def add(self, name: str, tensor: Tensor, kind: Type = Type.F32) -> None:
         """Add a tensor under its Hugging Face name, in a type that the package can write."""
         stored = self._names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if name.endswith("layer_scalar"):
+        if stored is None:
+            layer, _, leaf = name.removeprefix("model.layers.").partition(".")
+            stored = f"blk.{layer}.{GEMMA4_SCALES[leaf]}"
+        elif not stored.endswith((".weight", ".bias")):
             stored = f"{stored}.weight"
         assert stored is not None, name
         self.add_bytes(stored, quantize(tensor.float().numpy(), kind), kind)
