@@ -24,7 +24,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.rope import Rope
 from eagle_aot.targets.family import Family, Published
 from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig
-from eagle_aot.targets.pre_norm.model import PreNormDecoder, load_pre_norm
+from eagle_aot.targets.pre_norm.model import PreNormDecoder, PreNormLayer, load_pre_norm
 from eagle_aot.targets.qwen import HEAD_DIM, read_qwen3
 
 MODEL_TYPE = "qwen3_moe"
@@ -92,7 +92,8 @@ class Qwen3MoeDecoder(PreNormDecoder):
         super().__init__(config, dtype, caches)
         for number, layer in enumerate(self.layers):
             if number not in config.mlp_only_layers:
-                layer.mlp = SparseMLP(config, dtype)
+                assert isinstance(layer, PreNormLayer)
+                layer.add_module("mlp", SparseMLP(config, dtype))
                 layer.branch_outputs = "self_attn.o_proj", "mlp.experts"
 
 

@@ -80,13 +80,19 @@ class Layer:
 def recorded(clock: Clock, run: Callable[[], object]) -> float:
     """Return the milliseconds of a call, as a CUDA graph where there is a GPU."""
     run()
+    result = torch.empty(0)
     if not clock.is_host:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             run()
         run = graph.replay
-    return min(time_on_device(clock, Timed(run, lambda: None), CALLS) for _ in range(CALLS))
+
+    def timed() -> Tensor:
+        run()
+        return result
+
+    return min(time_on_device(clock, Timed(timed, lambda: None), CALLS) for _ in range(CALLS))
 
 
 def mixture(

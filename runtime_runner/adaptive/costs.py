@@ -169,13 +169,13 @@ class CostTable:
 
     def _expected_log(self, shape: Shape) -> float:
         """Return the logarithm by which a measured shape that has not run is likely to change: it
-        grows with the drafts from none, between those of the shapes that have run, and no
+        grows with the drafts from that of plain rounds, between those of the shapes that have run, and no
         further."""
-        known: dict[int, list[float]] = {0: [0.0]}
+        known: dict[int, list[float]] = {}
         for (batch_size, other), estimate in self._estimates.items():
-            if batch_size == 1 and other.nodes and estimate.rounds >= FIRST_ROUNDS:
+            if batch_size == 1 and estimate.rounds >= FIRST_ROUNDS:
                 known.setdefault(other.nodes, []).append(estimate.log)
-        logs = {nodes: statistics.fmean(values) for nodes, values in known.items()}
+        logs = {0: 0.0} | {nodes: statistics.fmean(values) for nodes, values in known.items()}
         fewer = max(nodes for nodes in logs if nodes <= shape.nodes)
         more = min((nodes for nodes in logs if nodes >= shape.nodes), default=fewer)
         share = (shape.nodes - fewer) / max(more - fewer, 1)

@@ -80,7 +80,7 @@ class Gemma4Layer(ResidualLayer):
     """
 
     layer_scalar: Tensor
-    branch_outputs = ("self_attn.o_proj", "mlp.down_proj")
+    branch_outputs: tuple[str, ...] = ("self_attn.o_proj", "mlp.down_proj")
 
     def __init__(
         self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec

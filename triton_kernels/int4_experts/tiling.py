@@ -21,7 +21,7 @@ class FewRowsTile:
     whole: bool = False
 
 
-FEW_ROWS_TILES = {
+FEW_ROWS_TILES: dict[int, tuple[FewRowsTile, ...]] = {
     1: (
         FewRowsTile(8, 8, warps=4, stages=4),
         FewRowsTile(MAX_FEW_ROWS, 16, warps=4, stages=4, whole=True),
