@@ -169,8 +169,8 @@ class CostTable:
 
     def _expected_log(self, shape: Shape) -> float:
         """Return the logarithm by which a measured shape that has not run is likely to change: it
-        grows with the drafts from that of plain rounds, between those of the shapes that have run, and no
-        further."""
+        grows with the drafts from that of plain rounds, between those of the shapes that have run,
+        and no further."""
         known: dict[int, list[float]] = {}
         for (batch_size, other), estimate in self._estimates.items():
             if batch_size == 1 and estimate.rounds >= FIRST_ROUNDS:
