@@ -188,11 +188,16 @@ def _grammar(name: str, value: Any) -> str:
     if name == "regex":
         return LLMatcher.grammar_from_regex(value)
     if name == "choices":
-        # as one terminal: the time to compile alternatives of a rule grows with their square
-        value = f"start: CHOICE\nCHOICE: {' | '.join(map(json.dumps, value))}"
+        value = f"start: CHOICE\nCHOICE: {one_of(value)}"
     if value.lstrip().startswith("{"):  # several grammars in llguidance's JSON: Lark has no brace
         return str(value)
     return LLMatcher.grammar_from_lark(value)
+
+
+def one_of(texts: Iterable[str]) -> str:
+    """Return the body of a terminal in Lark that is one of some texts. As alternatives of a rule
+    they would take a time to compile that grows with the square of their number."""
+    return " | ".join(map(json.dumps, texts))
 
 
 def _reason(error: str) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from eagle_aot.artifact import MANIFEST, PREFILL, Manifest
 from eagle_aot.artifact.files import file_record
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Prompt, is_ids
 from eagle_aot.common.tokenizer import NO_VALUES
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
@@ -23,12 +24,14 @@ from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, StreamWri
 from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from eagle_aot.runtime_runner.serve.tool_calls.chat_format import ChatFormat
-from eagle_aot.runtime_runner.serve.worker import Worker
+from eagle_aot.runtime_runner.serve.worker import Submission, Worker
 
 LEAST_STEP_SECONDS = 60.0
 """A step of the engine may take this long, or as long as a request: no request outlasts it."""
 SHORT_TEXT = 1 << 16
 """Characters of a text that is encoded in parallel to any number of others, in 0.1 s."""
+MAX_FORMS = 4_000_000
+"""Characters of the forms of all answers to a request, for 200 MB of their grammars."""
 BODY_BYTES, BODY_BYTES_PER_TOKEN, BODY_BYTES_OF_IMAGES = 1 << 20, 64, 32 << 20
 """A token of text takes up to 24 bytes as escapes, one of an id 8; there may be several prompts."""
 
@@ -57,7 +60,7 @@ class Service(Protocol):
     def failure(self) -> str | None:
         """Why no request will be served any more, None while they are."""
 
-    def submit(self, request: AnswerRequest) -> AnswerStream:
+    async def submit(self, request: AnswerRequest) -> AnswerStream:
         """Begin all answers. The caller must close the stream. Raises QueueFull, Draining, and what
         `Runner.generate` raises; or else the stream raises them."""
 
@@ -87,7 +90,7 @@ class ServedModel:
         self._reader = reader or PromptReader(directory, manifest.images, max_rows, self.context)
         self.tokenizer = self._reader.tokenizer
         self.chat = ChatFormat(self.tokenizer, spec.tool_call_parser)
-        self._long_texts = asyncio.Semaphore(max(1, (os.cpu_count() or 1) - 1))
+        self._long_texts = asyncio.Semaphore(background_threads())
         self._images = asyncio.Lock()  # their reader is not safe for two threads
 
     @property
@@ -111,6 +114,21 @@ class ServedModel:
             return await asyncio.to_thread(
                 self._reader.read, prompt, raw=raw, template_values=template_values
             )
+
+
+def background_threads() -> int:
+    """Return how many threads may do long work next to that of the event loop."""
+    return max(1, (os.cpu_count() or 1) - 1)
+
+
+def check_forms(answers: Sequence[tuple[TokenizedPrompt, GenerationParams]]) -> None:
+    """Raise SettingError where the forms of all answers to a request are too large together."""
+    structure = answers[0][1].structure  # that of all answers
+    size = 0 if structure is None else len(str(structure[1]))
+    if size * len(answers) > MAX_FORMS:
+        raise SettingError(
+            f"{len(answers)} answers with a form of {size} characters each: {MAX_FORMS} at most"
+        )
 
 
 def measured(prompt: Prompt) -> tuple[int, bool]:
@@ -139,6 +157,7 @@ class LocalService:
         self.worker = Worker(runner.engine, spec.max_waiting, max_step_seconds)
         self.metrics = Metrics(self.worker, EngineTimeCollector(self.worker))
         self._runner = runner
+        self._forms = asyncio.Semaphore(background_threads())
 
     @property
     def draining(self) -> bool:
@@ -148,19 +167,28 @@ class LocalService:
     def failure(self) -> str | None:
         return self.worker.failure
 
-    def submit(self, request: AnswerRequest) -> AnswerStream:
-        seconds, decode = self.model.spec.request_timeout, self._runner.tokenizer.decode
+    async def submit(self, request: AnswerRequest) -> AnswerStream:
+        seconds = self.model.spec.request_timeout
         stream = AnswerStream(len(request.prompts), seconds, self.metrics, self.worker.outbox)
-        submissions = []
         try:
-            for index, (prompt, parameters) in enumerate(request.prompts):
-                detokenizer = Detokenizer(decode, prompt.tokens) if request.trace else None
-                writer = StreamWriter(stream, index, detokenizer)
-                generation = self._runner.generation(prompt, parameters, writer.callbacks)
-                submissions.append((generation, writer.on_end))
+            if any(parameters.structure for _, parameters in request.prompts):
+                async with self._forms:
+                    submissions = await asyncio.to_thread(self._submissions, request, stream)
+            else:
+                submissions = self._submissions(request, stream)
             numbers = self.worker.submit(*submissions)
         except BaseException:
             stream.close()
             raise
         stream.cancel = functools.partial(self.worker.cancel, *numbers)
         return stream
+
+    def _submissions(self, request: AnswerRequest, stream: AnswerStream) -> list[Submission]:
+        """Return the answers for the worker. A form takes up to half a second for each."""
+        decode, submissions = self._runner.tokenizer.decode, list[Submission]()
+        for index, (prompt, parameters) in enumerate(request.prompts):
+            detokenizer = Detokenizer(decode, prompt.tokens) if request.trace else None
+            writer = StreamWriter(stream, index, detokenizer)
+            generation = self._runner.generation(prompt, parameters, writer.callbacks)
+            submissions.append((generation, writer.on_end))
+        return submissions

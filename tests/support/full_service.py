@@ -51,7 +51,7 @@ class FullService:
     ) -> TokenizedPrompt:
         return TokenizedPrompt((1,))
 
-    def submit(self, request: AnswerRequest) -> AnswerStream:
+    async def submit(self, request: AnswerRequest) -> AnswerStream:
         self.requests.append(request)
         raise QueueFull("full")
 

@@ -35,7 +35,7 @@ from eagle_aot.runtime_runner.serve.api.tokens import (
     TokenizeRequest,
     token_endpoints,
 )
-from eagle_aot.runtime_runner.serve.service import AnswerRequest, Service
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, Service, check_forms
 
 PAGE = Path(__file__).parent / "page"
 PAGE_HEADERS = {
@@ -178,7 +178,8 @@ async def answer(
         prompt = wanted.truncated(prompt, model.context)
         pairs = [(prompt, each) for each in turn.parameters(prompt.tokens, body.parameters)]
     request = AnswerRequest(prompts=pairs, trace=bool(wanted.trace), conversation=body.conversation)
-    stream = service.submit(request)
+    check_forms(pairs)
+    stream = await service.submit(request)
     all_tokens = wanted.num_prompt_logprobs is not None
     visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in pairs]
     options: dict[str, Any] = {

@@ -85,7 +85,7 @@ class Replica:
         """Yield the parts of one answer. What `Service.submit` and `AnswerStream.parts` raise is
         yielded last: raised, it would be a failure of the replica."""
         try:
-            stream = self._service.submit(request)
+            stream = await self._service.submit(request)
         except Exception as error:
             yield error
             return
@@ -139,7 +139,7 @@ class ReplicatedService:
         """The number of pending answers that have no sequence."""
         return max(0, self.pending - self.slots)
 
-    def submit(self, request: AnswerRequest) -> AnswerStream:
+    async def submit(self, request: AnswerRequest) -> AnswerStream:
         count = len(request.prompts)
         check_capacity(count, self.pending, self._limit, self.draining)
         stream = AnswerStream(count, self.model.spec.request_timeout, self.metrics)

@@ -3,11 +3,23 @@
 import asyncio
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Message, Prompt
-from eagle_aot.runtime_runner.serve.service import SHORT_TEXT, ServedModel, measured
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
+from eagle_aot.runtime_runner.serve.service import (
+    MAX_FORMS,
+    SHORT_TEXT,
+    AnswerRequest,
+    LocalService,
+    ServedModel,
+    check_forms,
+    measured,
+)
 
 SECONDS = 5.0
 IMAGE: Message = {
@@ -59,3 +71,47 @@ def test_a_short_prompt_waits_for_no_other(slow: Message) -> None:
 
     asyncio.run(send())
     assert len(most) == 40 and max(most) <= (2 if slow is LONG else 1)
+
+
+def test_forms_are_read_outside_the_event_loop() -> None:
+    """One request at a time; answers without a form do not wait."""
+    released, running, most = threading.Event(), list[int](), list[int]()
+
+    def generation(prompt: object, params: GenerationParams, callbacks: object) -> str:
+        if params.structure is not None:
+            running.append(1)
+            most.append(len(running))
+            assert released.wait(SECONDS)
+            running.pop()
+        return "generation"
+
+    async def send() -> None:
+        service: Any = LocalService.__new__(LocalService)
+        tokenizer = SimpleNamespace(decode=None)
+        service._runner = SimpleNamespace(tokenizer=tokenizer, generation=generation)
+        service._forms, service.metrics = asyncio.Semaphore(1), None
+        service.model = SimpleNamespace(spec=SimpleNamespace(request_timeout=SECONDS))
+        service.worker = SimpleNamespace(
+            outbox=None, submit=lambda *submissions: submissions, cancel=lambda *numbers: None
+        )
+        held = AnswerRequest(prompts=[(TokenizedPrompt((1,)), GenerationParams(regex="a"))] * 2)
+        free = AnswerRequest(prompts=[(TokenizedPrompt((1,)), GenerationParams())])
+        waiting = [asyncio.create_task(service.submit(held)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        stream = await asyncio.wait_for(service.submit(free), SECONDS)
+        assert len(running) == 1
+        released.set()
+        for each in (stream, *await asyncio.gather(*waiting)):
+            each.close()
+
+    asyncio.run(send())
+    assert most == [1] * 6
+
+
+def test_the_forms_of_all_answers_are_limited() -> None:
+    regex = "a" * (MAX_FORMS // 8)
+    prompt, params = TokenizedPrompt((1,)), GenerationParams(regex=regex)
+    check_forms([(prompt, params)] * 8)
+    check_forms([(prompt, GenerationParams())] * 128)
+    with pytest.raises(SettingError, match=f"9 answers with a form of {len(regex)} characters"):
+        check_forms([(prompt, params)] * 9)

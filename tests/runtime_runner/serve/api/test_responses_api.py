@@ -56,7 +56,7 @@ class AnsweringService(FullService):
         self.prompts.append(prompt)
         return TokenizedPrompt((1,))
 
-    def submit(self, request: AnswerRequest) -> AnswerStream:
+    async def submit(self, request: AnswerRequest) -> AnswerStream:
         self.requests.append(request)
         stream = AnswerStream(1, 60.0, self.metrics)
         ((_, params),) = request.prompts
