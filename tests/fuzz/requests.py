@@ -16,7 +16,8 @@ TYPES = [JSON] * 30 + [None, "", "text/plain", "application/json; charset=utf-16
                        "multipart/form-data", "application/x-www-form-urlencoded"]  # fmt: skip
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "BREW"]
 PATHS = [
-    "/", "/health", "/metrics", "/openapi.json", "/docs", "/v1", "/v1/", "/v1/models",
+    "/", "/health", "/ping", "/version", "/metrics", "/tokenize", "/openapi.json", "/docs",
+    "/v1", "/v1/", "/v1/models",
     "/v1/models/tiny", "/v1/models/../../etc/passwd", "/v1/models/%00%ff", "/v1/embeddings",
     "/v1/chat/completions", "/v1/chat/completions/", "//v1/completions", "/V1/COMPLETIONS",
     "/page", "/page/", "/page/index.html", "/page/../app.py", "/page/%2e%2e/%2e%2e/app.py",

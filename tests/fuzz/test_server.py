@@ -24,11 +24,15 @@ from fuzz.requests import JSON, HttpRequest, requests
 T = TypeVar("T")
 SECONDS = 60.0
 MODEL, PROMPT = "tiny", "Ada has 27 marbles."
+IDS = [5, 300, 301]
 PLAIN = {"temperature": 0, "max_tokens": 6}
 TURNS = [{"role": "user", "content": PROMPT}]
 GOOD: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": MODEL, "messages": TURNS, **PLAIN},
     "/v1/completions": {"model": MODEL, "prompt": PROMPT, **PLAIN},
+    "/v1/responses": {"model": MODEL, "input": PROMPT, "temperature": 0, "max_output_tokens": 6},
+    "/tokenize": {"model": MODEL, "prompt": PROMPT},
+    "/detokenize": {"model": MODEL, "tokens": IDS},
 }
 REFUSED = {400, 404, 405, 413, 429}
 """The statuses of requests that are wrong, or too many: docs/serving.md."""
@@ -79,9 +83,13 @@ class Client:
 def client(batch_artifact: Path) -> Iterator[Client]:
     """Of a server with caches for four, whose texts have at most 192 tokens."""
     runner = load_artifact(batch_artifact)
+    chat = runner.generate(PROMPT, 6, speculate=False).text or ""
     expected = {
-        "/v1/chat/completions": runner.generate(PROMPT, 6, speculate=False).text or "",
+        "/v1/chat/completions": chat,
         "/v1/completions": runner.generate(PROMPT, 6, speculate=False, raw_prompt=True).text or "",
+        "/v1/responses": chat,
+        "/tokenize": str(runner.encode(PROMPT, raw=True)),
+        "/detokenize": runner.tokenizer.decode(IDS, skip_special_tokens=False),
     }
     spec = ServeSpec(artifact=batch_artifact, served_model_name=(MODEL,), max_body=1 << 16)
     service = LocalService(runner, spec)
@@ -132,31 +140,45 @@ def objects(answer: httpx.Response) -> list[dict[str, Any]]:
     """Return the object of a response, or those of a stream, which must be complete."""
     if answer.headers["content-type"] == JSON:
         return [answer.json()]
-    *events, done, end = answer.text.split("\n\n")
-    assert (done, end) == ("data: [DONE]", "")
-    return [json.loads(line.removeprefix("data: ")) for line in events]
+    *events, end = answer.text.split("\n\n")
+    lines = [event.partition("data: ")[2] for event in events]
+    assert end == ""
+    if lines[-1] == "[DONE]":
+        return [json.loads(line) for line in lines[:-1]]
+    last = json.loads(lines[-1])
+    assert last["type"] in ("response.completed", "response.incomplete")
+    return [last["response"]]
 
 
 def texts(answer: httpx.Response) -> dict[int, str]:
-    """Return the texts of choices, by their indices."""
+    """Return the texts of choices, by their indices, or that of any other answer."""
     by_index: dict[int, str] = {}
-    for choice in choices(answer):
-        part = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
-        index = choice["index"]
-        by_index[index] = by_index.get(index, "") + (part.get("content") or "")
+    for value in objects(answer):
+        for index, text in parts(value):
+            by_index[index] = by_index.get(index, "") + text
     return by_index
 
 
-def choices(answer: httpx.Response) -> list[dict[str, Any]]:
-    """Return all choices, or their parts."""
-    return [choice for part in objects(answer) for choice in part["choices"]]
+def parts(value: dict[str, Any]) -> Iterator[tuple[int, str]]:
+    """Yield what an object has of texts, each with the index of its choice."""
+    for choice in value.get("choices", ()):
+        part = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
+        yield choice["index"], part.get("content") or ""
+    for item in value.get("output", ()):
+        yield 0, item.get("arguments") or "".join(part["text"] for part in item["content"])
+    for name in ("tokens", "prompt"):  # of /tokenize and /detokenize
+        if name in value:
+            yield 0, str(value[name])
 
 
 def seed(answer: httpx.Response) -> int | None:
     """Return the seed of the first choice, None where nothing is drawn; the last part of a stream
     has it."""
-    ends = (choice for choice in choices(answer) if choice["finish_reason"])
-    return next(choice["seed"] for choice in ends if choice["index"] == 0)
+    values = objects(answer)
+    choices = [choice for value in values for choice in value.get("choices", ())]
+    ends = [choice for choice in choices if choice["finish_reason"] and choice["index"] == 0]
+    last: int | None = (ends or values)[-1].get("seed")
+    return last
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "é" * 9000])
