@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 from torch._subclasses import FakeTensorMode
 
-from eagle_aot.artifact import EAGLE3, NGRAM
+from eagle_aot.artifact import EAGLE3, MTP, NGRAM
 from eagle_aot.common.errors import (
     EagleError,
     ExportError,
@@ -21,7 +21,7 @@ from eagle_aot.common.hub import Repository
 from eagle_aot.common.memory import free_bytes, in_binary
 from eagle_aot.common.text import gigabytes
 from eagle_aot.export.disk import DiskNeeds, check_disks, disk_needs
-from eagle_aot.export.drafters.registry import name_of_kind
+from eagle_aot.export.drafters.registry import name_of_kind, own_drafter
 from eagle_aot.export.loading.configs import config_directory
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.loading.locate import locate_config, plan_downloads, short_name
@@ -206,10 +206,12 @@ def _drafter(spec: ExportSpec) -> Any:
     if spec.draft_dir is not None:
         return name_of_kind(Checkpoint(spec.draft_dir, needs_weights=False))
     line = TARGETS.get(str(spec.target_model))
-    if line is None:
-        return NGRAM
-    heads = line.heads if spec.target_dir is None else ()
-    return next(iter(heads), EAGLE3 if line.draft_dir else NGRAM)
+    if line is not None and line.draft_dir is not None:
+        return EAGLE3
+    if spec.target_dir is not None:
+        return own_drafter(spec.target_dir)
+    assert line is not None
+    return next(iter(line.heads), MTP if line.has_mtp else NGRAM)
 
 
 def _is_dense(resolved: ExportSpec, spec: ExportSpec, line: TargetSpec | None) -> bool:

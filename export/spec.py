@@ -16,7 +16,7 @@ SPLITK, STOCK = "splitk", "stock"
 TEXT_AND_IMAGES = "text,image"
 
 DrafterName = Literal[
-    "auto", "eagle3", "p-eagle", "dflash", "dflash2", "dspark", "gemma4-assistant", "ngram"
+    "auto", "eagle3", "p-eagle", "dflash", "dflash2", "dspark", "gemma4-assistant", "mtp", "ngram"
 ]
 Scheme = Literal[
     "int4-g32", "int4-g64", "int4-g128", "int4-g32-hqq", "int4-g64-hqq", "int4-g128-hqq"
@@ -50,7 +50,8 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
         "The draft head's checkpoint.", CHECKPOINTS, "DIR", recorded=False)] = None  # fmt: skip
     drafter: Annotated[DrafterName, Option(
         "The drafter's kind. auto: the kind of the head, or ngram without a head. Another kind "
-        "that is published for the target selects that head.",
+        "that is published for the target selects that head; mtp: the layer that the target's "
+        "own checkpoint has.",
         CHECKPOINTS)] = "auto"  # fmt: skip
     tap_layers: Annotated[tuple[int, ...] | None, Option(
         "Layers whose hidden states the head reads, counted as layers already applied.",

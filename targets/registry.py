@@ -38,7 +38,7 @@ class TargetSpec:
     or only the first few; it is None if only a checkpoint has the geometry. `target_dir` and
     `draft_dir` are checkpoints that ship with the package. `repository` has the target and `heads`
     those published for it, by kind, the default one first; both are on the Hugging Face Hub.
-    `is_int4` says whether the repository's linears are INT4.
+    `is_int4` says whether the repository's linears are INT4, `has_mtp` whether it has an MTP layer.
     """
 
     name: str
@@ -52,6 +52,7 @@ class TargetSpec:
     heads: Mapping[str, str] = field(default_factory=dict)
     is_int4: bool = False
     has_experts: bool = False
+    has_mtp: bool = False
     default_max_seq_len: int = 4096
 
 
@@ -182,6 +183,8 @@ def _target_spec(family: Family, published: Published) -> TargetSpec:
     heads = ", ".join(f"{kind} {repository}" for kind, repository in pair.heads.items())
     if published.head is not None:
         heads = "its head ships with the package"
+    elif family.has_mtp:
+        heads = heads or "its own MTP layer"
     return TargetSpec(
         name=published.name,
         summary=f"{pair.target}; {heads or 'no public head: ngram will draft'}",
@@ -193,6 +196,7 @@ def _target_spec(family: Family, published: Published) -> TargetSpec:
         heads=pair.heads,
         is_int4=pair.is_int4,
         has_experts=getattr(published.config, "experts", None) is not None,
+        has_mtp=family.has_mtp,
     )
 
 

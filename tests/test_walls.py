@@ -93,6 +93,7 @@ KINDS = {
     "export.drafters.dflash": "export/drafters/dflash",
     "export.drafters.dflash2": "export/drafters/dflash2",
     "export.drafters.dspark": "export/drafters/dspark",
+    "export.drafters.mtp": "export/drafters/mtp",
     "export.drafters.peagle": "export/drafters/peagle",
     "runtime_runner.drafters.eagle3": "runtime_runner/drafters/eagle3.py",
     "runtime_runner.drafters.gemma4_assistant": "runtime_runner/drafters/gemma4_assistant.py",

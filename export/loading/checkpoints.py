@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from eagle_aot.artifact import NGRAM
+from eagle_aot.artifact import MTP
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.common.hub import Repository
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.drafters.registry import OF_DUMMIES
+from eagle_aot.export.drafters.registry import OF_DUMMIES, own_drafter
 from eagle_aot.export.loading.locate import locate, locate_config
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.spec import AUTO, DUMMY, NONE, ExportSpec
@@ -54,10 +54,10 @@ def resolve_checkpoints(spec: ExportSpec, progress: Progress | None = None) -> R
     """Complete the target's name, directories and drafter, before anything is loaded.
 
     Repositories are downloaded, each as a stage of the progress. `target_model` "auto" becomes the
-    `model_type` in the directory's config.json. Without a head of its own the target has the
-    table's; without any head, `drafter` "auto" becomes ngram. A check of a registered target or a
-    repository is one of a dummy, unless a head is named. Raises SettingError for an unknown target,
-    for options that contradict each other and for a directory that is required,
+    `model_type` in the directory's config.json. A target without a named head has the table's, or
+    its own checkpoint's; without any, `drafter` "auto" becomes ngram. A check of a registered
+    target or a repository is one of a dummy, unless a head is named. Raises SettingError for an
+    unknown target, for options that contradict each other and for a directory that is required,
     CheckpointNotFoundError for one that does not exist, UnsupportedError for a target that is known
     and refused, HubError.
     """
@@ -133,7 +133,10 @@ def _of_directories(spec: ExportSpec) -> ExportSpec:
     resolved = _with_directories(_with_name(spec))
     check_target_dir(resolved)
     if resolved.drafter == AUTO and resolved.draft_dir is None:
-        resolved = replace(resolved, drafter=NGRAM)
+        assert resolved.target_dir is not None
+        resolved = replace(resolved, drafter=own_drafter(resolved.target_dir))
+    if resolved.drafter == MTP and resolved.draft_dir is None:
+        resolved = replace(resolved, draft_dir=resolved.target_dir)
     if resolved.has_head:
         check_draft_dir(resolved)
     return resolved

@@ -127,8 +127,9 @@ class Provenance:
 
     @cached_property
     def draft(self) -> CheckpointIdentity:
-        """The name and files of the drafter's checkpoint."""
-        return identity(None if self.is_dummy else self.draft_dir)
+        """The name and files of the drafter's checkpoint, none if it is the target's own."""
+        is_own = self.draft_dir == self.target_dir
+        return identity(None if self.is_dummy or is_own else self.draft_dir)
 
     def check_tokenizer(self) -> None:
         """Raise CheckpointError unless an artifact can contain the target's tokenizer."""

@@ -13,6 +13,7 @@ from eagle_aot.artifact import (
     DSPARK,
     EAGLE3,
     GEMMA4_ASSISTANT,
+    MTP,
     NGRAM,
     P_EAGLE,
     Constants,
@@ -24,7 +25,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.dflash2 import DFlash2Drafter
 from eagle_aot.runtime_runner.drafters.dspark import DSparkDrafter
-from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, PEagleDrafter
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, MtpDrafter, PEagleDrafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
@@ -37,6 +38,7 @@ KINDS: dict[str, DrafterFactory] = {
     EAGLE3: Eagle3Drafter.open,
     P_EAGLE: PEagleDrafter.open,
     GEMMA4_ASSISTANT: AssistantDrafter.open,
+    MTP: MtpDrafter.open,
     DFLASH: DFlashDrafter.open,
     DFLASH2: DFlash2Drafter.open,
     DSPARK: DSparkDrafter.open,

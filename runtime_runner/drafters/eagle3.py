@@ -1,4 +1,5 @@
-"""EAGLE-3 and P-EAGLE heads, run by `draft_decode` and `peagle_decode`; both have a KV cache.
+"""EAGLE-3 heads and MTP layers, run by `draft_decode`, and P-EAGLE heads, run by `peagle_decode`,
+which all have a KV cache.
 
 A P-EAGLE head does not read its own drafts: the last committed slot predicted the first draft of a
 round, and one forward over slots with masks gives all others.
@@ -15,6 +16,7 @@ from eagle_aot.artifact import (
     DRAFT_PREFILL,
     EAGLE3,
     MASK,
+    MTP,
     P_EAGLE,
     PEAGLE_DECODE,
     Constants,
@@ -101,6 +103,12 @@ def image_slots(features: Tensor, images: InputEmbeds | None) -> tuple[Tensor, T
         return torch.zeros_like(features), features.new_zeros(features.shape[:2], dtype=torch.int64)
     is_image = (images.last_visible[1:] >= 0).long()
     return pad(images.embeddings[:, 1:], (0, 0, 0, 1)), pad(is_image, (0, 1)).unsqueeze(0)
+
+
+class MtpDrafter(Eagle3Drafter):
+    """A target's MTP layer, whose slots are those of an EAGLE-3 head."""
+
+    kind = MTP
 
 
 class PEagleDrafter(Eagle3Drafter):

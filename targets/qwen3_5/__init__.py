@@ -12,6 +12,7 @@ QWEN3_5 = Family(
     read_config=read_qwen3_5,
     decoder=HybridDecoder,
     has_states=True,
+    has_mtp=True,
     published=(
         Published(
             "qwen3.5-4b",

@@ -90,14 +90,15 @@ class HybridDecoder(PreNormDecoder):
     def layer_of(self, kind: str) -> type[PreNormLayer]:
         return DeltaLayer if kind == LINEAR else AttentionLayer
 
-    def centre_norms(self) -> None:
-        """Add 1 to the weights of the norms that are stored as their difference from 1: all but
-        those of delta nets."""
-        for name, module in self.named_modules():
-            if isinstance(module, RMSNorm) and not name.endswith("linear_attn.norm"):
-                assert module.weight is not None
-                weight = cast(module.weight, torch.float32) + 1
-                module.weight = nn.Parameter(weight.to(module.weight.dtype), requires_grad=False)
+
+def centre_norms(model: nn.Module) -> None:
+    """Add 1 to the weights of the norms that are stored as their difference from 1: all but those
+    of delta nets."""
+    for name, module in model.named_modules():
+        if isinstance(module, RMSNorm) and not name.endswith("linear_attn.norm"):
+            assert module.weight is not None
+            weight = cast(module.weight, torch.float32) + 1
+            module.weight = nn.Parameter(weight.to(module.weight.dtype), requires_grad=False)
 
 
 def load_qwen3_5(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> HybridDecoder:
@@ -105,5 +106,5 @@ def load_qwen3_5(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) 
     target = load_pre_norm(
         read_qwen3_5, HybridDecoder, checkpoint, dtype, caches, prefixes=PREFIXES, unused=UNUSED
     )
-    target.centre_norms()
+    centre_norms(target)
     return target

@@ -47,6 +47,7 @@ class Eagle3Draft(nn.Module):
         super().__init__()
         self.config, self.dtype = config, dtype
         self.tap_layers, self.hidden_size = config.tap_layers, config.hidden_size
+        self.heads = config.num_heads
         self.default_chain_len = config.default_chain_len
         self.has_embedding = True
         hidden, eps = config.hidden_size, config.rms_norm_eps

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from eagle_aot.artifact import PEAGLE_DECODE
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
-from eagle_aot.export.drafters.eagle3.methods import methods_of_slots
+from eagle_aot.export.drafters.eagle3.methods import DraftPrefillMethod
 from eagle_aot.export.drafters.eagle3.model import ParallelDraft
 from eagle_aot.export.drafters.eagle3.reading.names import MASK_HIDDEN, OWN_IDS, canonical
 from eagle_aot.export.drafters.files import architectures
+from eagle_aot.export.drafters.slots import methods_of_slots
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.pair import Method, Pair
@@ -52,4 +53,5 @@ class PEagleDecodeMethod(Method):
 
 def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
     """Return `peagle_decode`, and `draft_prefill` under the same conditions as for EAGLE-3."""
-    return methods_of_slots(PEAGLE_DECODE, PEagleDecodeMethod, pair, lengths, use_splitk)
+    slots = PEagleDecodeMethod, DraftPrefillMethod
+    return methods_of_slots(PEAGLE_DECODE, slots, pair, lengths, use_splitk)

@@ -12,7 +12,7 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 TARGET_METHODS = (PREFILL, TARGET_VERIFY)
 METHODS = (*TARGET_METHODS, DRAFT_DECODE)
-"""The methods of a program with an EAGLE-3 head."""
+"""The methods of a program with an EAGLE-3 head or an MTP layer."""
 MTP_DECODE = "mtp_decode"
 PEAGLE_DECODE = "peagle_decode"
 MASK = -1
@@ -28,6 +28,7 @@ CANDIDATES = 16
 EAGLE3 = "eagle3"
 P_EAGLE = "p-eagle"
 GEMMA4_ASSISTANT = "gemma4-assistant"
+MTP = "mtp"
 DFLASH = "dflash"
 DFLASH2 = "dflash2"
 DSPARK = "dspark"
@@ -36,6 +37,7 @@ DRAFTERS = {
     EAGLE3: (DRAFT_DECODE,),
     P_EAGLE: (PEAGLE_DECODE,),
     GEMMA4_ASSISTANT: (MTP_DECODE,),
+    MTP: (DRAFT_DECODE,),
     DFLASH: (DFLASH_CONTEXT, DFLASH_BLOCK),
     DFLASH2: (DFLASH_CONTEXT, DFLASH2_BLOCK, DFLASH2_SCORES),
     DSPARK: (DFLASH_CONTEXT, DSPARK_BLOCK, DSPARK_BIAS),

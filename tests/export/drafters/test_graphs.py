@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -112,6 +113,23 @@ def test_assistant_reads_two_caches_of_its_target() -> None:
     read = {f"target.layers.{layer}.self_attn.kv_cache.{part}" for layer in (4, 5) for part in "kv"}
     caches = {name for name in used_weights(drafting) if "kv_cache" in name}
     assert caches == mutated_buffers(drafting) == read
+    assert {SPLITK, SMALL_M} <= operators(drafting)
+
+
+def test_mtp_layer_writes_its_cache_and_uses_its_targets_tables() -> None:
+    """That of a dense target, for which CUDA has code."""
+    spec = short_dummy("qwen3-1.7b", dummy_layers=1, drafter="mtp", draft_quant="int4")
+    programs = run_check(replace(spec, max_batch_size=2))
+    assert set(programs) == {
+        "prefill", "target_verify", "draft_decode", "draft_prefill", "copy_rows"
+    }  # fmt: skip
+    drafting, storing = programs["draft_decode"], programs["draft_prefill"]
+    cache = {f"draft.mtp.layers.0.self_attn.kv_cache.{part}" for part in "kv"}
+    assert mutated_buffers(drafting) == mutated_buffers(storing) == cache
+    used = set(used_weights(drafting))
+    assert "target.embed_tokens.weight" in used
+    assert not [name for name in used if name.startswith("draft.") and "embed_tokens" in name]
+    assert not [name for name in used_weights(storing) if "mlp" in name or "o_proj" in name]
     assert {SPLITK, SMALL_M} <= operators(drafting)
 
 

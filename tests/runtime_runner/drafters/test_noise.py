@@ -19,7 +19,7 @@ from eagle_aot.runtime_runner.drafters import KINDS
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.dflash2 import DFlash2Drafter
 from eagle_aot.runtime_runner.drafters.dspark import DSparkDrafter
-from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, PEagleDrafter
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, MtpDrafter, PEagleDrafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler, noise_keys
@@ -31,6 +31,7 @@ Make = Callable[..., Drafter]
 DRAFTERS: dict[str, Make] = {
     Eagle3Drafter.kind: Eagle3Drafter,
     PEagleDrafter.kind: PEagleDrafter,
+    MtpDrafter.kind: MtpDrafter,
     AssistantDrafter.kind: AssistantDrafter,
     DFlashDrafter.kind: partial(DFlashDrafter, block_size=6),
     DFlash2Drafter.kind: partial(DFlash2Drafter, block_size=6, top_k=4),

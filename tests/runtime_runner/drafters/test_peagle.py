@@ -72,7 +72,7 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, i
     return stats.accepted, executor.calls[PEAGLE_DECODE], stats.rounds
 
 
-KNOWN = "eagle3, p-eagle, gemma4-assistant, dflash, dflash2, dspark, ngram"
+KNOWN = "eagle3, p-eagle, gemma4-assistant, mtp, dflash, dflash2, dspark, ngram"
 
 
 def test_the_drafter_is_that_of_the_manifest(tmp_path: Path) -> None:

@@ -28,14 +28,18 @@ class ReferenceText:
 
     def grow(self, shape: Shape) -> None:
         """One round."""
-        _, states = oracle_states(self.model, torch.tensor([self.text]))
-        self.features = self.head.fuse(torch.cat([states[tap] for tap in self.taps], dim=-1))
+        self.features = self.fused()
         tree = self.listed(shape) if shape.paths is not None else self.likely(shape)
         accepted: Path = ()
         while (step := (*accepted, self.greedy([*self.text, *accepted]))) in tree:
             accepted = step
         self.rounds.append((tree, accepted))
         self.text += [*accepted, step[-1]]
+
+    def fused(self) -> Tensor:
+        """Return what the head reads of the target at each position of the text, [T, H]."""
+        _, states = oracle_states(self.model, torch.tensor([self.text]))
+        return self.head.fuse(torch.cat([states[tap] for tap in self.taps], dim=-1))
 
     def greedy(self, text: list[int]) -> int:
         logits, _ = oracle_states(self.model, torch.tensor([text]))
@@ -71,9 +75,13 @@ class ReferenceText:
         for _ in path:
             features = torch.cat((features, self.run(following, features)[1][-1:]))
         logp = self.run(following, features)[0][-1].log_softmax(-1)
-        ids = torch.arange(len(logp)) + self.head.tensors["d2t"].long()
+        ids = self.target_ids(len(logp))
         order = logp.argsort(descending=True)
         return list(zip(ids[order].tolist(), logp[order].tolist(), strict=True))
+
+    def target_ids(self, count: int) -> Tensor:
+        """Return the target's ids of the head's, int64 [Vd]."""
+        return torch.arange(count) + self.head.tensors["d2t"].long()
 
     def run(self, following: list[int], features: Tensor) -> tuple[Tensor, Tensor]:
         tokens = torch.tensor(following[: len(features)])
