@@ -6,7 +6,7 @@ each row predicts the token at its own position. Math as in z-lab's `dflash/mode
 the target's width, H the head's, V the target's vocabulary, Vd the head's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self
@@ -213,10 +213,14 @@ class DFlashDraft(nn.Module):
 
     def _states(self, tokens: Tensor, step: Step) -> Tensor:
         """Run blocks, as `run` says; return the states [1, B * T, H] after the final norm."""
-        contexts = self._contexts(step, block=True)
         row = torch.arange(tokens.shape[1], device=tokens.device)
         masked = torch.where(row == 0, tokens, self.config.mask_token_id)
-        stream = self.embed_tokens(one_row_of_rows(masked))
+        return self.fill_in(one_row_of_rows(masked), self._contexts(step, block=True))
+
+    def fill_in(self, tokens: Tensor, contexts: Mapping[str, Context]) -> Tensor:
+        """Run the rows of blocks: `tokens` int64 [S, N], which see what the context of each kind of
+        layer says. Returns the states [S, N, H] after the final norm."""
+        stream = self.embed_tokens(tokens)
         if self.config.embedding_scale != 1.0:
             stream = stream * self.config.embedding_scale
         layers = list(self._layers())

@@ -2,8 +2,8 @@
 
 The math is that of z-lab's `dflash/model.py` and of speculators' `models/dflash2`, which agree. A
 DFlash head is the case whose convolutions are identities. Shapes as in DFlash: B sequences, T rows
-of each, N = B * T, H the width; k taps of a convolution, G groups of its channels, r the selector's
-rank, C candidates of a place, V the target's vocabulary.
+of each, in programs S = 1 and N = B * T, H the width; k taps of a convolution, G groups of its
+channels, r the selector's rank, C candidates of a place, V the target's vocabulary.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from eagle_aot.artifact import DFLASH2
 from eagle_aot.export.drafters.dflash.model import DFlashConfig, DFlashDraft, DFlashLayer
 from eagle_aot.export.drafters.head_tensors import empty_linear
-from eagle_aot.targets.decoder.cache_views import StepView
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.layer import add_branch
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
@@ -37,6 +36,13 @@ class DFlash2Config(DFlashConfig):
     selector_top_k: int
 
 
+@dataclass(frozen=True, slots=True)
+class BlockContext(Context):
+    """A context that also says which `row` of its block each row is: int64 [S, N, 1], from 0."""
+
+    row: Tensor
+
+
 class BlockConvolution(nn.Module):
     """Two causal convolutions along a block, before and after a branch, with weights per row.
 
@@ -52,13 +58,13 @@ class BlockConvolution(nn.Module):
         self.kernel_projection = empty_linear(hidden, 2 * self.taps * self.groups, dtype)
 
     def kernels(self, normed: Tensor) -> Tensor:
-        """Return the dynamic weights [1, N, 2, k, G] of both sides for `normed` [1, N, H]."""
+        """Return the dynamic weights [S, N, 2, k, G] of both sides for `normed` [S, N, H]."""
         return self.kernel_projection(normed).unflatten(-1, (2, self.taps, self.groups))
 
     def forward(self, x: Tensor, kernels: Tensor, side: int, row: Tensor) -> Tensor:
-        """Convolve `x` [1, N, H] on a side; same shape and dtype, sums in float32.
+        """Convolve `x` [S, N, H] on a side; same shape and dtype, sums in float32.
 
-        `row` int64 [1, N, 1] is the number of each row in its block.
+        `row` int64 [S, N, 1] is the number of each row in its block.
         """
         total = torch.zeros((), device=x.device)
         for tap in range(self.taps):
@@ -69,8 +75,8 @@ class BlockConvolution(nn.Module):
 
 
 def shifted(x: Tensor, count: int, row: Tensor) -> Tensor:
-    """Return the row `count` rows before each one in its block, zeros where there is none: [1, N,
-    H] of `x` [1, N, H] with numbers `row` int64 [1, N, 1]."""
+    """Return the row `count` rows before each one in its block, zeros where there is none: [S, N,
+    H] of `x` [S, N, H] with numbers `row` int64 [S, N, 1]."""
     if count == 0:
         return x
     earlier = (torch.arange(x.shape[1], device=x.device) - count).clamp(min=0)
@@ -92,11 +98,9 @@ class DFlash2Layer(DFlashLayer):
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer as `ResidualLayer` says, on `stream` and `normed` [1, N, H]."""
-        assert isinstance(context.view, StepView)
-        positions = context.view.step.positions
-        row = one_row_of_rows(positions - positions[:, :1]).unsqueeze(-1)
-        conv = self.attention_conv
+        """Run the layer as `ResidualLayer` says, on `stream` and `normed` [S, N, H]."""
+        assert isinstance(context, BlockContext)
+        row, conv = context.row, self.attention_conv
         kernels = conv.kernels(normed)
         attended = self.self_attn(conv(normed, kernels, BEFORE, row), context)
         attended = conv(attended, kernels, AFTER, row)
@@ -146,10 +150,21 @@ class DFlash2Draft(DFlashDraft):
     def layer(self, kind: str, dtype: torch.dtype, caches: CacheSpec) -> DFlash2Layer:
         return DFlash2Layer(self.config, kind, dtype, caches)
 
+    def _contexts(self, step: Step, *, block: bool) -> dict[str, Context]:
+        contexts = super()._contexts(step, block=block)
+        if not block:
+            return contexts
+        row = one_row_of_rows(step.positions - step.positions[:, :1]).unsqueeze(-1)
+        return {kind: BlockContext(c.view, c.rotary, row) for kind, c in contexts.items()}
+
     def run_block(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Run blocks as `run` does; also return [B, T, r], by which the selector weighs the pairs
         of each row."""
-        states = self._states(tokens, step)
-        projected = self.candidate_selector.hidden_projection(states)
-        logits = self._logits(states)
+        logits, projected = self.read_out(self._states(tokens, step))
         return rows_of_sequences(logits, tokens), rows_of_sequences(projected, tokens)
+
+    def read_out(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits float32 [S, N, V] of `states` [S, N, H], and what the selector reads of
+        them [S, N, r]."""
+        projected = self.candidate_selector.hidden_projection(states)
+        return self._logits(states), projected

@@ -29,15 +29,11 @@ from torch.nn import functional as F
 
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test import LayerChains
-from eagle_aot.lab.training.heads.corpus import Batch
-from eagle_aot.lab.training.heads.frozen_target import FrozenTarget
+from eagle_aot.lab.training.heads.corpus import Batch, shift
+from eagle_aot.lab.training.heads.frozen_target import LOGITS_AT_ONCE, FrozenTarget
 
 TTT_STEPS = 7
 STEP_DECAY = 0.8
-# Heads draft answers; a little weight on questions lets them draft other text as well.
-QUESTION_WEIGHT = 0.05
-LOGITS_AT_ONCE = 2**28
-"""Of the target: a gigabyte in float32."""
 
 ReadOut = Callable[[Tensor, int], Tensor]
 """Of a step's stream [B, A, H] and its number, the recurrent feature [B, A, H] for the next one."""
@@ -68,9 +64,8 @@ def read_labels(target: FrozenTarget, draft: Eagle3Draft, batch: Batch) -> tuple
     """Run the target once: return taps [B, T, taps * H] and the labels for the head."""
     normed, taps = target.read(batch.tokens, draft.tap_layers)
     probabilities, drafted = draft_shares(target, draft.target_ids, normed)
-    weight = (batch.valid * QUESTION_WEIGHT).masked_fill(batch.answer, 1.0)
     # Entry p belongs to the token at p + 1; nothing follows the last one.
-    weight = shift(weight, 1) * drafted
+    weight = shift(batch.weights, 1) * drafted
     padded = F.pad(probabilities, (0, 0, 0, TTT_STEPS))
     return taps, Labels(padded, F.pad(weight, (0, TTT_STEPS)))
 
@@ -183,10 +178,3 @@ def compile_layers(draft: Eagle3Draft) -> None:
     for layer in draft.layers:
         for half in ("project", "finish"):
             setattr(layer, half, torch.compile(getattr(layer, half), dynamic=True))
-
-
-def shift(x: Tensor, by: int) -> Tensor:
-    """Return `x` [B, T, ...] moved to the front by `by` entries, with zeros at the end."""
-    shifted = torch.zeros_like(x)
-    shifted[:, : x.shape[1] - by] = x[:, by:]
-    return shifted

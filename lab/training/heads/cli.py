@@ -17,6 +17,7 @@ SMOKE_DEFAULTS = {
     "held_out": 2,
     "draft_vocab_size": 64,
     "intermediate_size": 64,
+    "selector_rank": 8,
     "steps": 4,
     "batch_tokens": 512,
     "save_every": 2,
@@ -28,8 +29,8 @@ PARTS = ("all", "prompts", "answers", "head", "evaluate")
 @smoke_option(SMOKE_DEFAULTS)
 @spec_command(TrainSpec)
 def main(spec: TrainSpec) -> None:
-    """Train an EAGLE-3 or P-EAGLE draft head for a target, on answers that the target itself
-    writes.
+    """Train an EAGLE-3, P-EAGLE or DFlash2 draft head for a target, on answers that the target
+    itself writes.
 
     \b
         eagle-train --target-model smollm2-135m --output-dir run

@@ -11,6 +11,8 @@ from torch import Tensor
 
 # Rows are padded to a multiple of this, so that only a few shapes ever occur.
 LENGTH_STEP = 16
+# Heads draft answers; a little weight on questions lets them draft other text as well.
+QUESTION_WEIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class Batch:
     answer: Tensor
     valid: Tensor
     number: int = 0
+
+    @property
+    def weights(self) -> Tensor:
+        """What each token weighs in a loss, float32 [B, T]: 0 for padding."""
+        return (self.valid * QUESTION_WEIGHT).masked_fill(self.answer, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +121,10 @@ ROWS_TO_COUNT = 65_536
 
 def _padded(length: int) -> int:
     return -(-length // LENGTH_STEP) * LENGTH_STEP
+
+
+def shift(x: Tensor, by: int) -> Tensor:
+    """Return `x` [B, T, ...] moved to the front by `by` entries, with zeros at the end."""
+    shifted = torch.zeros_like(x)
+    shifted[:, : x.shape[1] - by] = x[:, by:]
+    return shifted

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.export.drafters.dflash2.model import DFlash2Draft
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.taps import default_tap_layers
@@ -16,12 +17,16 @@ from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.rope import Rope
 
+HeadDraft = Eagle3Draft | DFlash2Draft
 NOT_CACHED = 1  # positions of the head's own cache, which training does not use
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadSizes:
-    """Sizes of a head; None means the target's own. `tap_layers` are boundaries."""
+    """Sizes of a head; None means the target's own. `tap_layers` are boundaries.
+
+    A DFlash2 head has the target's vocabulary; other heads have no block and no selector.
+    """
 
     draft_vocab_size: int
     intermediate_size: int
@@ -31,6 +36,8 @@ class HeadSizes:
     num_kv_heads: int | None = None
     head_dim: int | None = None
     rope_theta: float = 10000.0
+    block_size: int = 8
+    selector_rank: int = 64
 
 
 def draft_config(
@@ -41,8 +48,7 @@ def draft_config(
     A head with a mask token drafts in parallel. Raises PairingError for a target that is too small
     for taps at 2, n // 2 and n - 3.
     """
-    facts = target.facts
-    attention = cast(CachedAttention, target.decoder.layers[0].get_submodule("self_attn"))
+    facts, heads = target.facts, attention_sizes(target, sizes)
     taps = sizes.tap_layers or default_tap_layers(facts.num_hidden_layers).boundaries
     return DraftConfig(
         hidden_size=facts.hidden_size,
@@ -51,14 +57,25 @@ def draft_config(
         vocab_size=facts.vocab_size,
         draft_vocab_size=min(sizes.draft_vocab_size, facts.vocab_size),
         intermediate_size=sizes.intermediate_size,
-        num_heads=sizes.num_heads or attention.heads,
-        num_kv_heads=sizes.num_kv_heads or attention.kv_cache.k.shape[0],
-        head_dim=sizes.head_dim or attention.head_dim,
+        num_heads=heads[0],
+        num_kv_heads=heads[1],
+        head_dim=heads[2],
         num_layers=sizes.num_layers,
         rope=Rope(theta=sizes.rope_theta),
         norm_before_residual=True,
         tap_layers=taps,
         mask_token_id=mask_token_id,
+    )
+
+
+def attention_sizes(target: FrozenTarget, sizes: HeadSizes) -> tuple[int, int, int]:
+    """Return the query heads, key/value heads and width of a head's attention, by default those of
+    the target's first layer."""
+    attention = cast(CachedAttention, target.decoder.layers[0].get_submodule("self_attn"))
+    return (
+        sizes.num_heads or attention.heads,
+        sizes.num_kv_heads or attention.kv_cache.k.shape[0],
+        sizes.head_dim or attention.head_dim,
     )
 
 

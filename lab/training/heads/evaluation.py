@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.lab.training.heads.chains import TTT_STEPS, chain_choices, shift
-from eagle_aot.lab.training.heads.corpus import Corpus
+from eagle_aot.lab.training.heads.corpus import Corpus, shift
+from eagle_aot.lab.training.heads.draft import HeadDraft
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget
-from eagle_aot.lab.training.loop import autocast
+from eagle_aot.lab.training.heads.kinds import kind_of
 
 CHAIN_LENS = (2, 4, 7)
 ROWS_AT_ONCE = 64
@@ -34,8 +33,8 @@ class HeadScore:
         return cls(
             [sum(column) for column in zip(*(s.right for s in scores), strict=True)],
             [sum(column) for column in zip(*(s.drafted for s in scores), strict=True)],
-            {k: sum(s.rounds[k] for s in scores) for k in CHAIN_LENS},
-            {k: sum(s.emitted[k] for s in scores) for k in CHAIN_LENS},
+            {k: sum(s.rounds[k] for s in scores) for k in scores[0].rounds},
+            {k: sum(s.emitted[k] for s in scores) for k in scores[0].rounds},
         )
 
     @property
@@ -47,43 +46,46 @@ class HeadScore:
     @property
     def tau(self) -> dict[str, float]:
         """Tokens per verify round, by chain length."""
-        return {str(k): round(self.emitted[k] / max(self.rounds[k], 1), 4) for k in CHAIN_LENS}
+        return {str(k): round(self.emitted[k] / max(n, 1), 4) for k, n in self.rounds.items()}
 
     def summary(self) -> dict[str, Any]:
         """Return what a training's record keeps."""
         return {"accuracy_by_step": self.accuracy_by_step, "tau": self.tau}
 
 
-def evaluate_head(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> HeadScore:
+def evaluate_head(
+    draft: HeadDraft, target: FrozenTarget, corpus: Corpus, chain_lens: Sequence[int] = CHAIN_LENS
+) -> HeadScore:
     """Score a head on at least one greedy answer; a draft is right if it is the target's token.
 
     Up to the first wrong one, a drafted chain equals the teacher-forced one, so the accepted
-    lengths are exact.
+    lengths are exact. Steps are those of the longest of `chain_lens`.
     """
-    return HeadScore.total(list(_scores(draft, target, corpus)))
+    return HeadScore.total(list(_scores(draft, target, corpus, chain_lens)))
 
 
 @torch.no_grad()
-def _scores(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Iterator[HeadScore]:
+def _scores(
+    draft: HeadDraft, target: FrozenTarget, corpus: Corpus, chain_lens: Sequence[int]
+) -> Iterator[HeadScore]:
     by_length = corpus.lengths.argsort(stable=True)
     for rows in by_length.split(ROWS_AT_ONCE):
         batch = corpus.batch(rows)
-        _, taps = target.read(batch.tokens, draft.tap_layers)
-        right, drafted = [], []
-        with autocast(target.device):
-            choices = chain_choices(draft, batch.tokens, taps, TTT_STEPS)
-        for step, chosen in enumerate(choices):
-            drafted.append(shift(batch.answer, step + 2))
-            right.append((chosen == shift(batch.tokens, step + 2)) & drafted[-1])
-        hits = torch.stack(right)
-        rounds, emitted = {}, {}
-        for chain_len in CHAIN_LENS:
-            accepted = hits[:chain_len].long().cumprod(0).sum(0).tolist()
-            ends, starts = corpus.lengths[rows].tolist(), corpus.answer_starts[rows].tolist()
+        ends, starts = corpus.lengths[rows].tolist(), corpus.answer_starts[rows].tolist()
+        rounds, emitted, hits = {}, {}, {}
+        choices = kind_of(draft).choices(draft, target, batch, chain_lens)
+        for chain_len, chosen in choices.items():
+            hits[chain_len] = torch.stack(
+                [
+                    (draft_ids == shift(batch.tokens, step + 2)) & shift(batch.answer, step + 2)
+                    for step, draft_ids in enumerate(chosen)
+                ]
+            )
+            accepted = hits[chain_len].long().cumprod(0).sum(0).tolist()
             rounds[chain_len], emitted[chain_len] = _replay(accepted, starts, ends)
-        yield HeadScore(
-            hits.sum((1, 2)).tolist(), torch.stack(drafted).sum((1, 2)).tolist(), rounds, emitted
-        )
+        right = hits[max(chain_lens)].sum((1, 2)).tolist()
+        drafted = [int(shift(batch.answer, step + 2).sum()) for step in range(len(right))]
+        yield HeadScore(right, drafted, rounds, emitted)
 
 
 def _replay(accepted: list[list[int]], starts: list[int], ends: list[int]) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from eagle_aot.targets.int4 import Int4Linear
 UNLIKE_ANY = (131, 251)
 """Rows and columns of a first batch: as many tokens as a real one has, and sizes that no dimension
 of a model has, or the compiler would treat the two as the same size."""
+LOGITS_AT_ONCE = 2**28  # a gigabyte in float32
 SHORTEST = 16  # positions of the decoder's own caches, which nothing here uses
 
 
@@ -48,17 +49,26 @@ class CausalView:
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """Attend with `q` [B, T, heads, D] to the stored keys; same shape and dtype."""
         assert self.latest is not None
-        group = q.shape[2] // self.latest[0].shape[2]
-        k, v = (x.repeat_interleave(group, dim=2).transpose(1, 2) for x in self.latest)
-        rows = q.transpose(1, 2)
         if not self.window or self.window >= q.shape[1]:
-            mixed = F.scaled_dot_product_attention(rows, k, v, is_causal=True, scale=scale)
-        else:
-            age = torch.arange(q.shape[1], device=q.device)
-            age = age.unsqueeze(-1) - age
-            seen = (age >= 0) & (age < self.window)
-            mixed = F.scaled_dot_product_attention(rows, k, v, seen, scale=scale)
-        return mixed.transpose(1, 2)
+            return attend_grouped(q, *self.latest, scale)
+        age = torch.arange(q.shape[1], device=q.device)
+        age = age.unsqueeze(-1) - age
+        return attend_grouped(q, *self.latest, scale, (age >= 0) & (age < self.window))
+
+
+def attend_grouped(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor | None = None
+) -> Tensor:
+    """Attend with `q` [B, T, heads, D] to `k`, `v` [B, S, kv_heads, D]; same shape and dtype.
+
+    `seen`, bool [..., T, S], says which keys a row sees: by default those up to its own, for S = T.
+    """
+    group = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(group, dim=2).transpose(1, 2) for x in (k, v))
+    mixed = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k, v, seen, is_causal=seen is None, scale=scale
+    )
+    return mixed.transpose(1, 2)
 
 
 def through_layer(

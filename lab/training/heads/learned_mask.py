@@ -11,8 +11,6 @@ from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import ParallelDraft
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
-LAYERS = 4
-"""The default number of layers, that of the published heads (arXiv 2602.01469)."""
 KEPT, LEAST_KEPT = 0.7, 0.2
 """The share of a step's anchors that the next one rehearses too, and the smallest share of all:
 those of speculators' training (its `down_sample_ratio`). Seven steps are then 3.2 rows a token

@@ -11,11 +11,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.artifact import P_EAGLE
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import is_ids
-from eagle_aot.export.drafters.eagle3.kind import geometry
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.lab.bench.spec import new_console, table_of
 from eagle_aot.lab.prompts import ALL, kinds_and_prompts
 from eagle_aot.lab.training.heads.answers.shards import (
@@ -32,10 +29,10 @@ from eagle_aot.lab.training.heads.answers.writer import (
     answer_greedily,
 )
 from eagle_aot.lab.training.heads.corpus import Corpus
-from eagle_aot.lab.training.heads.draft import build_draft, draft_config, draft_vocabulary
+from eagle_aot.lab.training.heads.draft import HeadDraft
 from eagle_aot.lab.training.heads.evaluation import CHAIN_LENS, HeadScore, evaluate_head
 from eagle_aot.lab.training.heads.head_checkpoint import Verifier, read_head, save_head
-from eagle_aot.lab.training.heads.learned_mask import rarest_token
+from eagle_aot.lab.training.heads.kinds import KINDS
 from eagle_aot.lab.training.heads.prompts.collect import PromptSet, collect_prompts
 from eagle_aot.lab.training.heads.run import Run
 from eagle_aot.lab.training.heads.train import train_head
@@ -126,12 +123,13 @@ def run_head(run: Run) -> None:
     shards, started = answer_shards(run), time.monotonic()
     corpus, held_out = _corpora(run, shards)
     seed_everything(run.spec.seed)
-    draft = fresh_draft(run, corpus)
+    kind = KINDS[run.spec.drafter]
+    draft = kind.fresh(run, corpus)
     _save(run, draft)  # so that an unwritable directory fails before hours of training
     sample = Corpus.of_rows(_rows(held_out, SAMPLE), run.device)
 
     def accuracy() -> str:
-        shares = evaluate_head(draft, run.target, sample).accuracy_by_step
+        shares = evaluate_head(draft, run.target, sample, CHAIN_LENS[-1:]).accuracy_by_step
         return "  right " + " ".join(f"{share:.2f}" for share in shares)
 
     progress = train_head(
@@ -164,7 +162,7 @@ def run_head(run: Run) -> None:
             "held_out": scores,
             "head": {
                 "drafter": run.spec.drafter,
-                **geometry(draft.config),
+                **kind.geometry(draft),
                 "tap_layers": draft.tap_layers,
                 "format": run.spec.head_format,
             },
@@ -188,22 +186,12 @@ def _corpora(run: Run, shards: AnswerShards) -> tuple[Corpus, Corpus]:
     return corpus, held_out
 
 
-def fresh_draft(run: Run, corpus: Corpus) -> Eagle3Draft:
-    """Return a head with the answers' vocabulary, and a mask token that is in no text."""
-    size = run.target.facts.vocab_size
-    mask = rarest_token(corpus.token_counts(size)) if run.spec.drafter == P_EAGLE else None
-    config = draft_config(run.target, run.sizes, mask)
-    target_ids = draft_vocabulary(corpus.answer_counts(size), config.draft_vocab_size, run.stop_ids)
-    return build_draft(run.target, config, target_ids)
-
-
-def written_draft(run: Run) -> Eagle3Draft:
+def written_draft(run: Run) -> HeadDraft:
     """Return the head as it is on disk."""
-    target = None if run.spec.with_embedding else run.target.facts
-    return read_head(run.head_dir, target).to(run.device)
+    return read_head(run.head_dir, run.target.facts).to(run.device)
 
 
-def _save(run: Run, draft: Eagle3Draft) -> None:
+def _save(run: Run, draft: HeadDraft) -> None:
     save_head(
         draft,
         Verifier.read(run.target_dir, run.target_model),

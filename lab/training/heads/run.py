@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import torch
 
-from eagle_aot.artifact import P_EAGLE
+from eagle_aot.artifact import DFLASH2, EAGLE3, P_EAGLE
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option, check_fields
 from eagle_aot.common.tokenizer import Tokenizer
@@ -22,12 +22,13 @@ from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.export.spec import AUTO, ExportSpec, checked_tap_layers
 from eagle_aot.lab.training.heads.draft import HeadSizes
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
-from eagle_aot.lab.training.heads.learned_mask import LAYERS
 from eagle_aot.lab.training.loop import Budget, chosen_device
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import read_config, tokenizer_directory
 from eagle_aot.targets.checkpoint_path import is_checkpoint, why_no_checkpoint
 
+LAYERS = {EAGLE3: 1, P_EAGLE: 4, DFLASH2: 5}
+"""Default numbers of layers: those of the published heads (P-EAGLE: arXiv 2602.01469)."""
 PROMPTS, ANSWERS, HEAD = "Prompts", "Answers", "Head"
 
 
@@ -61,19 +62,31 @@ class TrainSpec(msgspec.Struct, kw_only=True, frozen=True):
     held_out: Annotated[
         int, Option("Greedy answers to measure on, never trained on.", ANSWERS, least=1)
     ] = 256
-    drafter: Annotated[Literal["eagle3", "p-eagle"], Option("The kind of head.", HEAD)] = "eagle3"
+    drafter: Annotated[
+        Literal["eagle3", "p-eagle", "dflash2"], Option("The kind of head.", HEAD)
+    ] = "eagle3"
     draft_vocab_size: Annotated[
-        int, Option("Vocabulary size: the answers' most frequent tokens.", HEAD, least=1)
+        int,
+        Option(
+            "Vocabulary size, of the answers' most frequent tokens. DFlash2: all.", HEAD, least=1
+        ),
     ] = 8192
     intermediate_size: Annotated[int, Option("Width of the head's MLP.", HEAD, least=1)] = 1536
     layers: Annotated[
-        int | None, Option("Layers of the head. Default: 1; P-EAGLE: 4.", HEAD, least=1)
+        int | None, Option("Layers of the head. Default: 1; P-EAGLE: 4; DFlash2: 5.", HEAD, least=1)
     ] = None
     tap_layers: Annotated[
         tuple[int, ...] | None,
         Option("Layers whose hidden states the head reads, counted as layers already applied. "
-               "Default: 2, n // 2 and n - 3.", HEAD, "A,B,C", commas=True),
+               "Default: 2, n // 2 and n - 3; DFlash2: five from 2 to n - 3.", HEAD, "A,B,C",
+               commas=True),
     ] = None  # fmt: skip
+    block_size: Annotated[
+        int, Option("Rows of a DFlash2 head's block: the bonus token and drafts.", HEAD, least=2)
+    ] = 8
+    selector_rank: Annotated[
+        int, Option("Rank of a DFlash2 head's selector of candidates.", HEAD, least=1)
+    ] = 64
     steps: Annotated[int, Option("Training steps.", HEAD, least=1)] = 2600
     batch_tokens: Annotated[int, Option("Tokens of a batch and padding.", HEAD, least=1)] = 32_768
     learning_rate: Annotated[float, Option("Highest learning rate.", HEAD, least=0)] = 1e-3
@@ -107,8 +120,10 @@ class Run:
         self.sizes = HeadSizes(
             draft_vocab_size=spec.draft_vocab_size,
             intermediate_size=spec.intermediate_size,
-            num_layers=spec.layers or (LAYERS if spec.drafter == P_EAGLE else 1),
+            num_layers=spec.layers or LAYERS[spec.drafter],
             tap_layers=spec.tap_layers and checked_tap_layers(spec.tap_layers),
+            block_size=spec.block_size,
+            selector_rank=spec.selector_rank,
         )
         self.budget = Budget(
             steps=spec.steps,

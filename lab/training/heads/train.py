@@ -6,16 +6,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.lab.training.heads.chains import TTT_STEPS, ChainLoss, read_labels
 from eagle_aot.lab.training.heads.corpus import Batch, Corpus
+from eagle_aot.lab.training.heads.draft import HeadDraft
 from eagle_aot.lab.training.heads.frozen_target import UNLIKE_ANY, FrozenTarget
-from eagle_aot.lab.training.heads.learned_mask import LearnedMask, thinned_anchors
-from eagle_aot.lab.training.loop import Budget, StateFile, TrainingProgress, autocast, train
+from eagle_aot.lab.training.heads.kinds import kind_of
+from eagle_aot.lab.training.loop import Budget, StateFile, TrainingProgress, train
 
 
 def train_head(
-    draft: Eagle3Draft,
+    draft: HeadDraft,
     target: FrozenTarget,
     corpus: Corpus,
     budget: Budget,
@@ -31,13 +30,10 @@ def train_head(
     """
     if compiled:
         target.compile()
-    chain_loss = ChainLoss(draft, compiled)
+    loss = kind_of(draft).loss(draft, target, compiled)
 
     def loss_of(batch: Batch) -> tuple[Tensor, int]:
-        taps, labels = read_labels(target, draft, batch)
-        with autocast(target.device):
-            loss = chain_loss(batch.tokens, taps, labels, thinned(draft, batch))
-        return loss, batch.tokens.numel()
+        return loss(batch), batch.tokens.numel()
 
     if compiled:
         _compile(draft, loss_of, target)
@@ -47,15 +43,8 @@ def train_head(
     )
 
 
-def thinned(draft: Eagle3Draft, batch: Batch) -> list[Tensor] | None:
-    """Return the anchors of each step of a head with a mask, other ones for every batch."""
-    if not isinstance(draft, LearnedMask):
-        return None
-    return thinned_anchors(batch.tokens.shape[1], TTT_STEPS, batch.number, batch.tokens.device)
-
-
 def _compile(
-    draft: Eagle3Draft, loss_of: Callable[[Batch], tuple[Tensor, int]], target: FrozenTarget
+    draft: HeadDraft, loss_of: Callable[[Batch], tuple[Tensor, int]], target: FrozenTarget
 ) -> None:
     """Compile by running a batch of zeros forward and back, without changing the head."""
     tokens = torch.zeros(UNLIKE_ANY, dtype=torch.int64, device=target.device)

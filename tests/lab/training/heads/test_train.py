@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,21 @@ import torch
 
 from eagle_aot.artifact import MASK
 from eagle_aot.common.errors import CheckpointError
+from eagle_aot.export.drafters.dflash2.checkpoint import CODEBOOKS
+from eagle_aot.export.drafters.dflash2.model import DFlash2Draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft, ParallelDraft, new_draft
 from eagle_aot.lab.training.heads.chains import STEP_DECAY, TTT_STEPS, ChainLoss, read_labels
 from eagle_aot.lab.training.heads.corpus import Corpus
+from eagle_aot.lab.training.heads.dflash2 import build, head_config
 from eagle_aot.lab.training.heads.draft import (
+    HeadDraft,
     HeadSizes,
     build_draft,
     draft_config,
     draft_vocabulary,
 )
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
-from eagle_aot.lab.training.heads.learned_mask import KEPT, LearnedMask, thinned_anchors
+from eagle_aot.lab.training.heads.learned_mask import KEPT, thinned_anchors
 from eagle_aot.lab.training.heads.train import train_head
 from eagle_aot.lab.training.loop import Budget, StateFile
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -33,7 +38,7 @@ CPU = torch.device("cpu")
 SIZES = HeadSizes(draft_vocab_size=48, intermediate_size=32, tap_layers=(1, 2, 3))
 BUDGET = Budget(steps=6, tokens=128, learning_rate=1e-2)
 MASK_TOKEN = 5
-KINDS = pytest.mark.parametrize("mask", [None, MASK_TOKEN], ids=["eagle3", "p-eagle"])
+CHAINED = pytest.mark.parametrize("mask", [None, MASK_TOKEN], ids=["eagle3", "p-eagle"])
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,7 @@ def fresh(target: FrozenTarget, mask: int | None = None) -> Eagle3Draft:
     return build_draft(target, draft_config(target, sizes, mask), ids)
 
 
-@KINDS
+@CHAINED
 def test_the_loss_is_that_of_chains_drafted_one_after_another(
     mask: int | None, target: FrozenTarget
 ) -> None:
@@ -143,11 +148,21 @@ def stop_at(step: int) -> Callable[[], str]:
     return report
 
 
-@KINDS
+def fresh_blocks(target: FrozenTarget) -> DFlash2Draft:
+    torch.manual_seed(0)
+    sizes = replace(SIZES, num_layers=2, block_size=4, selector_rank=8)
+    return build(target, head_config(target, sizes, MASK_TOKEN))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [fresh, partial(fresh, mask=MASK_TOKEN), fresh_blocks],
+    ids=["eagle3", "p-eagle", "dflash2"],
+)
 def test_a_training_that_was_stopped_ends_with_the_same_weights(
-    mask: int | None, target: FrozenTarget, tmp_path: Path
+    make: Callable[[FrozenTarget], HeadDraft], target: FrozenTarget, tmp_path: Path
 ) -> None:
-    whole, stopped, resumed = (fresh(target, mask) for _ in range(3))
+    whole, stopped, resumed = (make(target) for _ in range(3))
     before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
     train_head(whole, target, corpus(), BUDGET, 0)
     state = StateFile(path=tmp_path / "head.state", every=2, identity="this one")
@@ -159,8 +174,13 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(
         assert torch.equal(tensor, resumed.state_dict()[name]), name
     assert not torch.equal(whole.fc.weight, before["fc.weight"])
     assert torch.equal(whole.embed_tokens.weight, before["embed_tokens.weight"])
-    if isinstance(whole, LearnedMask):
-        assert not torch.equal(whole.mask_hidden, before["mask_hidden"])
+    own = (
+        "mask_hidden",
+        "layers.1.mlp_conv.base_kernel",
+        *(f"{name}.weight" for name in CODEBOOKS),
+    )
+    for name in set(own) & set(before):
+        assert not torch.equal(whole.state_dict()[name], before[name]), name
 
 
 def test_each_step_rehearses_some_anchors_of_the_step_before() -> None:
