@@ -2,9 +2,9 @@
 
 Besides the head's parameters, by their own names, a head with a vocabulary of its own has `d2t`
 int64 [Vd], the offset from a draft id to its target id, and `t2d` bool [V], which target ids can be
-drafted. A P-EAGLE head has
-`mask_hidden` [1, 1, num_taps * Ht] and names its mask token as `mask_token_id`. Linears may be
-stored in fewer bits, as torchao flattens them; loading a head makes them dense again.
+drafted. A P-EAGLE head has `mask_hidden` [1, 1, num_taps * Ht]; a head with masks names their token
+as `mask_token_id`. Linears, and the tables of a DFlash2 head's selector, may be stored in fewer
+bits, as torchao flattens them; loading a head makes them dense again.
 """
 
 import json

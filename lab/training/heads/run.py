@@ -26,6 +26,7 @@ from eagle_aot.lab.training.loop import Budget, chosen_device
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import read_config, tokenizer_directory
 from eagle_aot.targets.checkpoint_path import is_checkpoint, why_no_checkpoint
+from eagle_aot.targets.step import TAIL
 
 LAYERS = {EAGLE3: 1, P_EAGLE: 4, DFLASH2: 5}
 """Default numbers of layers: those of the published heads (P-EAGLE: arXiv 2602.01469)."""
@@ -82,8 +83,10 @@ class TrainSpec(msgspec.Struct, kw_only=True, frozen=True):
                commas=True),
     ] = None  # fmt: skip
     block_size: Annotated[
-        int, Option("Rows of a DFlash2 head's block: the bonus token and drafts.", HEAD, least=2)
-    ] = 8
+        int,
+        Option("Rows of a DFlash2 head's block: the bonus token and drafts.", HEAD, least=2,
+               most=TAIL),
+    ] = 8  # fmt: skip
     selector_rank: Annotated[
         int, Option("Rank of a DFlash2 head's selector of candidates.", HEAD, least=1)
     ] = 64
