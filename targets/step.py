@@ -58,7 +58,8 @@ class Step:
 
     - `positions` int64 [B, T]: the position of each row in its sequence. -1 is padding: it stores
       nothing that is read, and its outputs are not used.
-    - `sequences` int64 [B]: the index of each sequence's cache, each at most once.
+    - `sequences` int64 [B]: the index of each sequence's cache. A sequence may have several
+      entries, each with other rows of it; at most one of them has moves.
     - `tail` int64 [B, T, TAIL]: slots of the last tokens on each row's path, in order of position;
       the last one is the row's own. -1 before the start of the sequence.
     - `moves` int64 [B, TAIL]: current slots of the TAIL tokens before the first row. Before the

@@ -18,16 +18,21 @@ TREE_WEIGHT = 8.0  # misses that the guess about trees counts as
 
 class RoundSample(NamedTuple):
     """A round of one request, up to the request's end: it emitted `emitted` tokens, and the first
-    `accepted` of them were drafts. `ranks` are an `Outcome`'s."""
+    `accepted` of them were drafts. `ranks` are an `Outcome`'s; so are `drafted` and `survival`, of
+    shared rows alone."""
 
     accepted: int
     emitted: int
     ranks: Sequence[int] = ()
+    drafted: int | None = None
+    survival: Sequence[float] = ()
 
     @classmethod
     def of(cls, outcome: Outcome, emitted: int) -> "RoundSample":
         """Cut a round's outcome after `emitted` tokens."""
-        return cls(min(outcome.accepted, emitted), emitted, outcome.ranks)
+        drafted = outcome.drafted if outcome.survival else None
+        accepted = min(outcome.accepted, emitted)
+        return cls(accepted, emitted, outcome.ranks, drafted, outcome.survival)
 
     @property
     def likeliest(self) -> int:
@@ -122,7 +127,8 @@ class AcceptanceEstimator:
 
     def add(self, shape: Shape, sample: RoundSample) -> None:
         """Learn from a round."""
-        verified = min(shape.depth, sample.emitted)
+        drafted = shape.depth if sample.drafted is None else sample.drafted
+        verified = min(drafted, sample.emitted)
         accepted = min(sample.accepted, verified)
         if shape.is_chain:
             self._add_chain(verified, accepted)

@@ -1,10 +1,12 @@
 """Which shape of draft decodes fastest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from eagle_aot.runtime_runner.adaptive.acceptance import AcceptanceEstimator, RoundSample
 from eagle_aot.runtime_runner.adaptive.costs import CostTable
+from eagle_aot.runtime_runner.adaptive.survival import SurvivalEstimator
 from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape
 
 LOSS_SHARE = 0.006  # of the time of plain decoding, that may be lost against it
@@ -40,7 +42,7 @@ class Chooser:
 
     def __init__(self, costs: CostTable) -> None:
         self.costs = costs
-        self.acceptance = AcceptanceEstimator()
+        self.acceptance, self.survival = AcceptanceEstimator(), SurvivalEstimator()
         self.balance = INITIAL_BALANCE
         self._current = PLAIN
 
@@ -73,7 +75,8 @@ class Chooser:
             return smallest
         if self.costs.wants_drafts():
             return larger[0]
-        return self._fastest(seconds, options.remaining_tokens, options.share)
+        shared = self.survival.tokens(list(seconds), options.remaining_tokens)
+        return self._fastest(seconds, options.remaining_tokens, options.share, shared)
 
     def add(
         self,
@@ -86,6 +89,8 @@ class Chooser:
         """Learn from consecutive rounds of a shape and what they took, as far as it is known."""
         for sample in samples:
             self.acceptance.add(shape, sample)
+        if shape.nodes and batch_size > 1:
+            self.survival.add(samples)
         self.costs.add(shape, seconds, position, batch_size)
 
     def record(self, tokens: int, price: float) -> None:
@@ -98,9 +103,14 @@ class Chooser:
         return loss <= max(self.balance, 0.0)
 
     def _fastest(
-        self, seconds: dict[Shape, float], remaining_tokens: int, share: float = 1.0
+        self,
+        seconds: dict[Shape, float],
+        remaining_tokens: int,
+        share: float = 1.0,
+        shared: Mapping[Shape, float] = MappingProxyType({}),
     ) -> Shape:
-        tokens = self.acceptance.tokens(list(seconds), remaining_tokens)
+        """Return the shape with the most tokens per second; `shared` has those of some shapes."""
+        tokens = {**self.acceptance.tokens(list(seconds), remaining_tokens), **shared}
         speeds = {s: (share * tokens[s] + 1 - share) / seconds[s] for s in seconds}
         fastest = max(speeds, key=speeds.__getitem__)
         if speeds[fastest] > MARGIN * speeds.get(self._current, 0.0):

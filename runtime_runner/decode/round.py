@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shared_rows import Lines, SharedRows, share_rows
 from eagle_aot.runtime_runner.decode.step import (
     Draft,
     DraftLimits,
@@ -47,12 +48,24 @@ class Drafter(Protocol):
         """
 
 
+UNITS = 1 << 20
+"""How many units a probability of 1 has in what a round returns, which is int64."""
+
+
 @runtime_checkable
 class StatelessDrafter(Protocol):
     """A drafter without caches of its own: it need not have seen the rows of a reused prefix."""
 
     def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Continue sequence int64 [1], whose cache holds `tokens` int64 [1, T] but the last."""
+
+
+@runtime_checkable
+class ConfidentDrafter(Protocol):
+    """A drafter whose chains have a `Draft.survival`, of at most `confident_drafts` drafts; 0 if
+    its head has no confidence."""
+
+    confident_drafts: int
 
 
 @runtime_checkable
@@ -73,7 +86,8 @@ class Outcome(NamedTuple):
     tree, `drafted` is its number of nodes, `ranks` are the ranks of the path's rows among their
     siblings (the bonus row first), and bit r of an entry of `offered_ranks` is set where that row
     has a child of rank r. `logprobs`, one for each of `tokens`, are there where they were
-    requested.
+    requested. In shared rows, `drafted` is the number of drafts that were verified, and `survival`
+    are the probabilities of all drafts to be accepted.
     """
 
     accepted: int
@@ -82,14 +96,17 @@ class Outcome(NamedTuple):
     ranks: Sequence[int] = ()
     offered_ranks: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] = ()
+    survival: Sequence[float] = ()
 
 
 class Drafted(NamedTuple):
     """The rows of a round, and what the host reads of them, int64 [B, N] as by `pack_rows`, if any
-    request has a constraint."""
+    request has a constraint. Rows that texts share have the `survival` float32 [B, N] of drafts."""
 
     rows: StepRows
     packed: Tensor | None = None
+    shared: SharedRows | None = None
+    survival: Tensor | None = None
 
 
 class Round:
@@ -103,25 +120,38 @@ class Round:
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, shape: Shape | int, batch: BatchState
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        shape: Shape | int,
+        batch: BatchState,
+        lines: Lines | None = None,
     ) -> None:
-        """Draft `shape` for every sequence, or a chain of that length."""
+        """Draft `shape` for every sequence, or a chain of that length. With `lines`, sequences
+        share as many rows as their chains have."""
         self.target = target
         self.drafter = drafter
         shape = Shape.chain(shape) if isinstance(shape, int) else shape
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
+        self._lines = lines if drafter else None
         self.batch = batch
         self.run: Call = self.step
+
+    @property
+    def lines(self) -> Lines | None:
+        """The lines that sequences share now: none while a request has a constraint, whose masks
+        are those of its own rows."""
+        return None if self.batch.sampler.is_constrained else self._lines
 
     def step(self) -> Tensor:
         """Run the round with one target forward. Returns int64 [B, N]; see `_pack`."""
         self.look_ahead()
         drafted = self.draft()
         followed = self.follow(drafted)
-        forward = self.verify(drafted.rows)
+        forward = self.verify(drafted)
         self.fill_masks(followed)
-        return self.decide(drafted.rows, forward)
+        return self.decide(drafted, forward)
 
     def look_ahead(self) -> None:
         """Write what may follow the answers of requests with constraints, for the drafter."""
@@ -132,10 +162,12 @@ class Round:
         """Return the rows of the round."""
         batch = self.batch
         draft = self._draft()
-        limits = DraftLimits(batch.depth, batch.topk) if len(batch) > 1 else None
-        rows = rows_after(
-            batch.bonus, batch.position, batch.sequences, draft, self.target.tail_length, limits
-        )
+        limits = DraftLimits(batch.depth, batch.topk)
+        start = batch.bonus, batch.position, batch.sequences, draft
+        if self.lines is not None:
+            shared = share_rows(self.lines, *start, batch.moves, limits)
+            return Drafted(shared.by_text, shared=shared, survival=draft.survival)
+        rows = rows_after(*start, self.target.tail_length, limits if len(batch) > 1 else None)
         if not batch.sampler.is_constrained:
             return Drafted(rows)
         parents = parents_of(rows)
@@ -148,18 +180,20 @@ class Round:
             return ()
         return self.batch.sampler.masks.follow(drafted.packed, drafted.rows.tokens)
 
-    def verify(self, rows: StepRows) -> Forward:
+    def verify(self, drafted: Drafted) -> Forward:
         """Run the target's forward."""
-        return self.target.verify(rows, self.batch.moves)
+        if (shared := drafted.shared) is not None:
+            return shared.unpacked(self.target.verify(shared.by_line, shared.moves))
+        return self.target.verify(drafted.rows, self.batch.moves)
 
     def fill_masks(self, followed: Sequence[Followed]) -> None:
         """Write which tokens may follow the rows, while the target runs."""
         if followed:
             self.batch.sampler.masks.fill(followed)
 
-    def decide(self, rows: StepRows, forward: Forward) -> Tensor:
+    def decide(self, drafted: Drafted, forward: Forward) -> Tensor:
         """Accept, reseed the drafter and advance the batch state. Returns what `step` does."""
-        batch, (logits, features) = self.batch, forward
+        batch, rows, (logits, features) = self.batch, drafted.rows, forward
         processed = self._processed(rows, logits)
         choices = batch.sampler.choose(processed, rows.positions + 1, rows.sequences)
         accepted = accept(rows, choices)
@@ -168,13 +202,14 @@ class Round:
             self.drafter.observe(accepted, features)  # reseed
         self._count(accepted)
         batch.advance(accepted, scattered=rows.lineage is not None)
-        return self._pack(rows, accepted, logprobs)
+        return self._pack(drafted, accepted, logprobs)
 
     def _draft(self) -> Draft:
         """Return the drafter's tokens after each bonus token, or none for plain decoding."""
         if not self.drafter or not self.shape.nodes:
             return Draft(self.batch.bonus[:, :0])
-        draft = self.drafter.propose(self.batch, self.shape)
+        shape = self.shape if self.lines is None else Shape.chain(self.lines.depth)
+        draft = self.drafter.propose(self.batch, shape)
         assert (draft.parents is None) == self.shape.is_chain, "the draft has another shape"
         return self._replace_suppressed(draft)
 
@@ -216,24 +251,35 @@ class Round:
             )
         ]
 
-    def _pack(self, rows: StepRows, accepted: Accepted, logprobs: Sequence[Tensor]) -> Tensor:
+    def _pack(self, drafted: Drafted, accepted: Accepted, logprobs: Sequence[Tensor]) -> Tensor:
         """Return the round's results as one tensor int64 [B, N], for `outcomes`.
 
-        Its columns, with at most P rows a path: `count`, for trees the number of drafts, `tokens`
-        [P], for trees `ranks` [P] and `offered_ranks` [P], and packed log probabilities, if any.
+        Its columns, with at most P rows a path: `count`, for trees and shared rows the number of
+        drafts, `tokens` [P], for trees `ranks` [P] and `offered_ranks` [P], for shared rows the
+        survival of the drafts, in units of 1 / `UNITS`, and packed log probabilities, if any.
         """
         columns = [accepted.count.unsqueeze(1), accepted.tokens]
+        verified = (drafted.rows.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
         if accepted.ranks is not None and accepted.offered_ranks is not None:
-            drafted = (rows.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
-            columns = [columns[0], drafted, accepted.tokens, accepted.ranks, accepted.offered_ranks]
+            columns[1:] = verified, accepted.tokens, accepted.ranks, accepted.offered_ranks
+        elif drafted.survival is not None:
+            columns[1:] = verified, accepted.tokens, (drafted.survival * UNITS).long()
         return torch.cat((*columns, *logprobs), dim=1)
 
     def outcomes(self, packed: Tensor) -> list[Outcome]:
         """Read the sequences' outcomes from what `run` returned, int64 [B, N], in one copy."""
-        path = self.shape.depth + 1
+        lines, path = self.lines, self.shape.depth + 1
         width = 1 + path if self.shape.is_chain else 2 + 3 * path
+        if lines is not None:
+            path = lines.rows_of_a_text
+            width = 2 + path + lines.depth
         columns, logprobs = packed.cpu().tensor_split([width], dim=1)
-        if self.shape.is_chain:
+        if lines is not None:
+            outcomes = [
+                Outcome(n, values[:path], drafted, survival=[x / UNITS for x in values[path:]])
+                for n, drafted, *values in columns.tolist()
+            ]
+        elif self.shape.is_chain:
             outcomes = [Outcome(count, tokens) for count, *tokens in columns.tolist()]
         else:
             outcomes = [

@@ -23,7 +23,8 @@ class Draft:
     For a tree, `parents` int64 [B, N] is the row of each token's parent (0 for the bonus token,
     i + 1 for draft i, always an earlier row), `ranks` int64 [B, N] the rank among its siblings, and
     `depth` the length of the longest path. All three are None for a chain. `scores` float64 [B, N]
-    are the drafter's log probabilities of the paths, or None.
+    are the drafter's log probabilities of the paths, or None. `survival` float32 [B, N] is, for a
+    chain of a drafter with confidence, the probability that each draft is accepted; else None.
     """
 
     tokens: Tensor
@@ -31,6 +32,7 @@ class Draft:
     ranks: Tensor | None = None
     depth: int | None = None
     scores: Tensor | None = None
+    survival: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

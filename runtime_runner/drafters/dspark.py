@@ -4,6 +4,7 @@ One forward of `dspark_block` gives the logits of every place; `dspark_bias` cor
 place by the token before it. Shapes: B sequences, T places, F tokens before a place.
 """
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Self
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DSPARK, DSPARK_BIAS, DSPARK_BLOCK, Constants, Manifest
-from eagle_aot.artifact.manifest import dflash_block_size, head_flag
+from eagle_aot.artifact.manifest import dflash_block_size, has_head_option, head_flag
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows
@@ -37,10 +38,14 @@ class DSparkDrafter(DFlashDrafter):
         target_ids: Tensor | None,
         block_size: int,
         first_draft: int,
+        *,
+        is_confident: bool = False,
     ) -> None:
-        """`first_draft` is the first row of a block that drafts: 0 where the bonus token's does."""
+        """`first_draft` is the first row of a block that drafts: 0 where the bonus token's does.
+        `is_confident` says that the head has a confidence head."""
         super().__init__(executor, constants, target_ids, block_size)
         self.first_draft = first_draft
+        self.confident_drafts = block_size - first_draft if is_confident else 0
 
     @classmethod
     def open(
@@ -49,7 +54,8 @@ class DSparkDrafter(DFlashDrafter):
         """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are as in `__init__`."""
         rows = dflash_block_size(manifest, cls.method)
         first_draft = 0 if head_flag(manifest, "sample_from_anchor") else 1
-        return cls(executor, constants, target_ids, rows, first_draft)
+        is_confident = has_head_option(manifest, "confidence_rank")
+        return cls(executor, constants, target_ids, rows, first_draft, is_confident=is_confident)
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Return a chain or a tree of one block's places."""
@@ -62,7 +68,7 @@ class DSparkDrafter(DFlashDrafter):
 
         def after(tokens: Tensor, topk: int) -> Expanded:
             place = next(places)
-            corrected = self._corrected(logits, states, place, tokens)
+            corrected, _ = self._corrected(logits, states, place, tokens)
             positions = batch.position.unsqueeze(1).expand_as(tokens) + place + 1
             none = corrected[..., :0]
             return self._expand(sampler, corrected, none, positions, sequences, topk)
@@ -77,21 +83,29 @@ class DSparkDrafter(DFlashDrafter):
     def _chain(self, batch: BatchState, logits: Tensor, states: Tensor) -> Draft:
         """Return a draft for each place of logits [B, T, Vd] and states [B, T, H]."""
         sampler, sequences, tokens = batch.sampler, batch.sequences, [batch.bonus]
+        confidence = []
         for place in range(logits.shape[1]):
-            corrected = self._corrected(logits, states, place, tokens[-1])
+            corrected, of_place = self._corrected(logits, states, place, tokens[-1])
+            confidence += of_place
             positions = batch.position.unsqueeze(1) + place + 1
             chosen = self._choose(sampler, corrected, positions, sequences)
             if sampler.is_constrained:
                 chosen = sampler.masks.forced(chosen, place, sequences)
             tokens.append(chosen)
-        return Draft(torch.cat(tokens[1:], dim=1))
+        drafts = torch.cat(tokens[1:], dim=1)
+        return Draft(drafts, survival=survival_of(confidence) if confidence else None)
 
-    def _corrected(self, logits: Tensor, states: Tensor, place: int, before: Tensor) -> Tensor:
+    def _corrected(
+        self, logits: Tensor, states: Tensor, place: int, before: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return the logits of a place after each of the tokens `before` it, int64 [B, F]: float32
-        [B, F, Vd], for logits [B, T, Vd] and states [B, T, H] of all places."""
+        [B, F, Vd], for logits [B, T, Vd] and states [B, T, H] of all places.
+
+        Also returns the confidence float32 [B, F, 1], before the sigmoid, of a head that has one.
+        """
         of_place = states[:, place : place + 1].expand(-1, before.shape[1], -1)
-        bias, *_ = self.executor.run(DSPARK_BIAS, before, of_place)
-        return logits[:, place : place + 1] + bias
+        bias, *confidence = self.executor.run(DSPARK_BIAS, before, of_place)
+        return logits[:, place : place + 1] + bias, confidence
 
     def _drafted(
         self,
@@ -104,3 +118,10 @@ class DSparkDrafter(DFlashDrafter):
         logits, states = outputs
         bias, *_ = self.executor.run(DSPARK_BIAS, before, states)
         return self._choose(sampler, logits + bias, positions, sequences)
+
+
+def survival_of(confidence: Sequence[Tensor]) -> Tensor:
+    """Return the probabilities that each draft of a chain is accepted, float32 [B, K], from the
+    logits [B, 1, 1] of each draft's to be accepted if those before it were."""
+    accepted = torch.cat(list(confidence), dim=1).squeeze(2).sigmoid()
+    return accepted.nan_to_num(0.0).cumprod(dim=1)

@@ -36,7 +36,8 @@ class DrafterSession:
         self.drafter, self.target, self.constants = drafter, target, constants
         self._batch = batch
         record = executor.repeat if executor.records else None
-        self.rounds = Rounds(target, drafter, batch, constants.max_rows, record)
+        max_lines = len(batch) if target.can_share_rows else 0
+        self.rounds = Rounds(target, drafter, batch, constants.max_rows, record, max_lines)
         self.chooser = Chooser(CostTable())
         self._adaptive: AdaptiveSchedule | None = None
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
-from eagle_aot.runtime_runner.decode.round import Drafter, Round
+from eagle_aot.runtime_runner.decode.round import ConfidentDrafter, Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shared_rows import Lines
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.program.executor import Call, Part, Recorder
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
@@ -25,14 +26,16 @@ class Rounds:
         batch: BatchState,
         max_rows: int,
         record: Recorder | None,
+        max_lines: int = 0,
     ) -> None:
         """`record` makes a round cheap to repeat; without it rounds are not recorded.
 
-        A round has at most `max_rows` rows.
+        A round has at most `max_rows` rows. Where the drafter has confidence, requests share them
+        in at most `max_lines` lines; 0 if each has rows of its own.
         """
         self.target, self.drafter, self.batch = target, drafter, batch
-        self._max_rows, self._record = max_rows, record
-        self._rounds: dict[tuple[int, Shape, bool], Round] = {}
+        self._max_rows, self._record, self._max_lines = max_rows, record, max_lines
+        self._rounds: dict[tuple[int, Shape, bool, Lines | None], Round] = {}
         self.recordings = 0
         """The number of recordings made so far."""
 
@@ -54,18 +57,29 @@ class Rounds:
     def get_round(self, requests: int, shape: Shape, *, observed: bool = False) -> Round:
         """Return the round of the first requests, each drafted `shape` or as much of it as fits.
 
-        With `observed`, the drafter sees plain rounds too.
+        With `observed`, the drafter sees plain rounds too, and requests share the rows of a chain;
+        without it they share those of a chain that does not fit.
         """
-        shape = self.fitting(requests, shape)
-        observed = observed or shape.nodes > 0
-        key = self.batch_size(requests), shape, observed
+        size, fitting = self.batch_size(requests), self.fitting(requests, shape)
+        shares = observed or fitting.depth < shape.depth
+        lines = self._lines(size, fitting) if shares else None
+        observed = observed or fitting.nodes > 0
+        key = size, fitting, observed, lines
         if key not in self._rounds:
-            self._rounds[key] = self.build_round(key[0], shape, self.drafter if observed else None)
+            drafter = self.drafter if observed else None
+            self._rounds[key] = self.build_round(size, fitting, drafter, lines)
         return self._rounds[key]
 
-    def build_round(self, batch_size: int, shape: Shape, drafter: Drafter | None) -> Round:
+    def _lines(self, batch_size: int, shape: Shape) -> Lines | None:
+        if not isinstance(self.drafter, ConfidentDrafter):
+            return None
+        return Lines.sharing(batch_size, shape, self._max_lines, self.drafter.confident_drafts)
+
+    def build_round(
+        self, batch_size: int, shape: Shape, drafter: Drafter | None, lines: Lines | None = None
+    ) -> Round:
         """Make a new round. Recording it runs it once with padding only."""
-        round_ = Round(self.target, drafter, shape, self.batch.narrow(batch_size))
+        round_ = Round(self.target, drafter, shape, self.batch.narrow(batch_size), lines)
         if self._record is not None:
             round_.run = Recordings(round_, self.batch, self._recorded)
         return round_
@@ -108,9 +122,9 @@ class RecordedParts:
         self._round = round_
         self._draft = record(round_.draft)
         drafted = self._draft()  # the next part reads these tensors while it is recorded
-        self._verify = record(lambda: round_.verify(drafted.rows))
+        self._verify = record(lambda: round_.verify(drafted))
         forward = self._verify()
-        self._decide = record(lambda: round_.decide(drafted.rows, forward))
+        self._decide = record(lambda: round_.decide(drafted, forward))
 
     def __call__(self) -> Tensor:
         self._round.look_ahead()

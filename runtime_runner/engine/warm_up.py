@@ -43,8 +43,9 @@ def warm_up(
         torch.cuda.empty_cache()  # as recording does, which would count as memory that it frees
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
-    sizes = sorted(rounds.shapes(requests, shapes), key=rows_of, reverse=True)
-    recorded = sum(run_once(rounds, size, shape, observed=observed) for size, shape in sizes)
+    requested = {size: s for s in shapes for size in rounds.shapes(requests, [s])}
+    sizes = sorted(requested, key=rows_of, reverse=True)
+    recorded = sum(run_once(rounds, size[0], requested[size], observed=observed) for size in sizes)
     return WarmUp(
         rounds=len(sizes),
         recorded=recorded,
@@ -70,6 +71,7 @@ def run_once(rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool) -
         if (line := shortage(error)) is None:
             raise
         raise UnsupportedError(
-            f"warm-up: a round of {batch_size} sequences with {shape.nodes} drafts: {line}"
+            f"warm-up: a round of {batch_size} sequences with "
+            f"{rounds.fitting(batch_size, shape).nodes} drafts: {line}"
         ) from error
     return round_.run != round_.step

@@ -14,6 +14,8 @@ from torch import Tensor
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.frontend.generation import Result
 from support.golden_cases import golden_case
 
@@ -111,6 +113,24 @@ def test_drafts_change_no_token_of_sampled_texts_or_batches(kind: Kind) -> None:
         ):
             assert isinstance(result, Result)
             assert result.token_ids == kind.text[len(text) :][:20]
+
+
+def test_texts_of_a_batch_share_rows(dspark: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three texts have 12 rows in four lines, so that one of them has 5 drafts and the others 2."""
+    monkeypatch.setattr(Chooser, "choose_for_batch", lambda chooser, options: Shape.chain(3))
+    start = len(dspark.prompt)
+    texts = [dspark.prompt, dspark.text[: start + 9], dspark.text[: start + 4]]
+    for sampling in ({}, SAMPLED):
+        drafts = {"chain_len": "auto", **sampling}
+        results = list(dspark.runner.generate_many(texts, max_new_tokens=20, **drafts))
+        rounds = [0] * 8
+        for text, result in zip(texts, results, strict=True):
+            assert isinstance(result, Result)
+            plain = dspark.runner.generate(text, 20, speculate=False, **sampling)
+            assert result.token_ids == plain.token_ids
+            for length, count in enumerate(result.stats.rounds_by_chain_len):
+                rounds[length] += count
+        assert rounds[2] >= rounds[5] > 0
 
 
 @kinds

@@ -304,6 +304,12 @@ def head_flag(manifest: Manifest, name: str) -> bool:
     return flag
 
 
+def has_head_option(manifest: Manifest, name: str) -> bool:
+    """Return whether a draft head has an option that is not null."""
+    head = manifest.decisions.get("head")
+    return isinstance(head, dict) and head.get(name) is not None
+
+
 PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")
 NOT_INSTALLED = "not installed"
 

@@ -16,6 +16,7 @@ from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.round import Drafter
 from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.program.executor import Part
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class EagerExecutor:
@@ -47,10 +48,18 @@ class EagerExecutor:
         return step
 
 
-def prefilled(executor: EagerExecutor, drafter: Drafter, text: Sequence[int]) -> Tensor:
-    """Run a prompt for a drafter and return the token after it, int64 [1, 1]."""
+def prefilled(
+    executor: EagerExecutor,
+    drafter: Drafter,
+    text: Sequence[int],
+    sequence: Tensor | None = None,
+    sampler: Sampler | None = None,
+) -> Tensor:
+    """Run a prompt for a drafter, in the first or another sequence int64 [1], and return the token
+    after it, int64 [1, 1]."""
     target = TargetMethods(executor, executor.artifact)
-    run = Prefill(target, drafter, text, torch.zeros(1, dtype=torch.int64))
+    first = torch.zeros(1, dtype=torch.int64) if sequence is None else sequence
+    run = Prefill(target, drafter, text, first, sampler=sampler)
     while run.left:
         token = run.run_chunk()
     return token
