@@ -30,7 +30,7 @@ from eagle_aot.export.pipeline import lengths_of
 from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4, INT8, quantize_for_cpu
 from eagle_aot.export.prepare.int4 import dequantize_int4
 from eagle_aot.export.publish.describe import cache_bytes
-from eagle_aot.export.resolution import resolve
+from eagle_aot.export.resolution import check_experts, resolve
 from eagle_aot.export.spec import AUTO, CUDA, DUMMY, XNNPACK, ExportSpec
 from eagle_aot.targets import TARGETS, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
@@ -118,6 +118,7 @@ def plan_export(spec: ExportSpec) -> ExportPlan | None:
     if spec.reproduce is not None:
         return None
     located = _located(spec)
+    check_experts(located)  # a plan is made of dummies, which no check refuses
     line = TARGETS.get(str(located.target_model))
     if line is None and located.target_dir is None:
         return None  # a family without a directory, which the export refuses
