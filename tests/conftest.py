@@ -84,7 +84,7 @@ def written_pair(module: str, **options: str) -> Any:
 
 random_pair = written_pair("random_pair")
 qwen3_pair = written_pair("random_pair", family="qwen3")
-hybrid_pair = written_pair("random_pair", family="qwen3_5")
+hybrid_pair = written_pair("hybrid_pair")
 assistant_pair = written_pair("heads.assistants")
 image_pair = written_pair("image_pair")
 experts_pair = written_pair("experts_pair", case="moe/qwen3_moe")
@@ -164,7 +164,7 @@ qwen3_artifact = exported("qwen3")
 batch_artifact = exported("batch")
 """The random pair with linears in INT4 and caches for four sequences."""
 hybrid_artifact = exported("hybrid")
-"""A random Qwen3.5 with an EAGLE-3 head, and caches for four sequences."""
+"""A trained Qwen3.5 of three layers with its MTP layer, and caches for four sequences."""
 assistant_artifact = exported("assistant")
 """Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
 image_artifact = exported("image")

@@ -11,6 +11,7 @@ from eagle_aot.artifact import PREFILL
 from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.scripted import ScriptedDrafter
+from eagle_aot.lab.training.tiny.corpus import first_stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
@@ -124,6 +125,25 @@ def test_a_cancelled_neighbour_changes_no_token(hybrid_runner: Runner) -> None:
     next(iter(stream))
     stream.close()  # type: ignore[attr-defined]
     assert hybrid_runner.generate(ids, NEW).token_ids == alone
+
+
+@pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_the_targets_mtp_layer_drafts_what_it_says(
+    hybrid_runner: Runner, sampled: dict[str, Any]
+) -> None:
+    """About stories that training has not seen, alone and in a batch; and no token changes."""
+    chats: Any = [
+        [{"role": "user", "content": story.question}] for story in first_stories(4, 0, "test")
+    ]
+    plain = [hybrid_runner.generate(chat, 40, speculate=False, **sampled) for chat in chats]
+    found = [hybrid_runner.generate(chat, 40, 4, **sampled) for chat in chats]
+    together = hybrid_runner.generate_batch(chats, 40, chain_len=4, **sampled)
+    for texts in (found, together):
+        assert [text.token_ids for text in texts] == [text.token_ids for text in plain]
+    assert {text.drafter for text in found} == {"mtp"}
+    stats = [text.stats for text in found]
+    accepted, rounds = sum(s.accepted for s in stats), sum(s.rounds for s in stats)
+    assert accepted > rounds, "more than one draft a round is right"
 
 
 @pytest.mark.parametrize("tree", ["auto", (3, 2, 6)])

@@ -32,7 +32,7 @@ def write_random_pair(directory: Path, seed: int = 0, family: str = "gemma4") ->
     """Write `directory`/target and `directory`/head; returns both. Qwen3's head is P-EAGLE's."""
     torch.manual_seed(seed)
     target_dir, head_dir = directory / "target", directory / "head"
-    families = {"gemma4": gemma4, "qwen3": qwen3, "qwen3_5": qwen3_5}
+    families = {"gemma4": gemma4, "qwen3": qwen3}
     model: PreTrainedModel = families[family]()
     model.to(torch.float32).save_pretrained(target_dir)
     add_tokenizer(target_dir)
