@@ -160,12 +160,13 @@ def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) 
 
 
 def test_provenance_is_read_once_from_its_files(tmp_path: Path) -> None:
-    head = write_speculators(tmp_path / "head", HeadShape())
+    target, head = (write_speculators(tmp_path / n, HeadShape()) for n in ("target", "head"))
     provenance = ResolvedCheckpoints(
-        ExportSpec(target_model="qwen3", target_dir=head, draft_dir=head)
+        ExportSpec(target_model="qwen3", target_dir=target, draft_dir=head)
     ).provenance
-    write_configs(head, {"eos_token_id": 3}, None)
+    write_configs(target, {"eos_token_id": 3}, None)
     found = provenance.eos_ids, provenance.draft
+    shutil.rmtree(target)
     shutil.rmtree(head)
     assert (provenance.eos_ids, provenance.draft) == found
     assert found[0] == (3,) and "model.safetensors" in found[1].files
