@@ -86,7 +86,7 @@ class FormsSpec(BenchSpec, kw_only=True, frozen=True):
         tuple[int, ...], Option("Draft tokens a round.", metavar="K,...", commas=True)
     ] = (2, 4, 7)
     max_new_tokens: Annotated[int, Option("Tokens of each answer.", least=2)] = 96
-    repeats: Annotated[int, Option("Times of an answer, the least of which counts.", least=1)] = 3
+    repeats: Annotated[int, Option("Times of an answer; the least one counts.", least=1)] = 3
 
 
 class WithoutForcedDrafts(Constraint):

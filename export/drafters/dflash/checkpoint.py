@@ -5,8 +5,9 @@ are read. vLLM's speculators put the layers into `transformer_layer_config`; the
 boundaries. Every tensor must be read, and every parameter filled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -109,6 +110,23 @@ def recognise(checkpoint: Checkpoint) -> str | None:
         return f"architectures {CLASS}"
     dspark = any("dspark" in name.lower() for name in classes)
     return "dflash_config in config.json" if config.has("dflash_config") and not dspark else None
+
+
+def recognise_form(
+    checkpoint: Checkpoint, form: str, options: Iterable[str], tensors: Sequence[str]
+) -> str | None:
+    """Return what shows that a checkpoint is a head of a related form; None for other heads.
+
+    `form` is its type in speculators' configs and a part of its classes' names; `options` are what
+    shows it of other options, read last, and `tensors` parts of the names of its own tensors.
+    """
+    config = checkpoint.config
+    if config.has("speculators_model_type"):
+        ours = config.values["speculators_model_type"] == form
+        return "speculators_model_type in config.json" if ours else None
+    classes = (f"architectures {name}" for name in architectures(config) if form in name.lower())
+    stored = (f"tensor {n}" for n in checkpoint.names() if any(part in n for part in tensors))
+    return next(chain(classes, options, stored), None)
 
 
 def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) -> DFlashFiles:

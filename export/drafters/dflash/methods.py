@@ -38,14 +38,16 @@ class DFlashBlockMethod(Method):
     """Runs blocks: tokens int64 [B, T], the bonus token first, all others are replaced by masks;
     positions, sequences and tail of a `Step`, consecutive and after all stored rows.
 
-    Returns logits float32 [B, T, Vd]: row i predicts the token at its own position.
+    Returns what the head's `run_block` does.
     """
 
     draft: DFlashDraft
 
-    def forward(self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor
+    ) -> Tensor | tuple[Tensor, ...]:
         step = Step(positions, sequences, tail, use_splitk=self.use_splitk)
-        return self.draft.run(tokens, step)
+        return self.draft.run_block(tokens, step)
 
 
 def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:

@@ -211,6 +211,11 @@ class DFlashDraft(nn.Module):
         """
         return rows_of_sequences(self._logits(self._states(tokens, step)), tokens)
 
+    def run_block(self, tokens: Tensor, step: Step) -> Tensor | tuple[Tensor, ...]:
+        """Run blocks as a program does: tokens int64 [B, T]. Returns what `run` does; other forms
+        also return what their further methods read of each row, [B, T, ...]."""
+        return self.run(tokens, step)
+
     def _states(self, tokens: Tensor, step: Step) -> Tensor:
         """Run blocks, as `run` says; return the states [1, B * T, H] after the final norm."""
         row = torch.arange(tokens.shape[1], device=tokens.device)

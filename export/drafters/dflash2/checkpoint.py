@@ -4,7 +4,7 @@ Both are DFlash's with four more options and the tensors of convolutions and of 
 have the selector's tables without ".weight".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from eagle_aot.artifact import CANDIDATES
@@ -15,6 +15,7 @@ from eagle_aot.export.drafters.dflash.checkpoint import (
     DFlashFiles,
     own_options,
     read_config,
+    recognise_form,
     refuse_others,
 )
 from eagle_aot.export.drafters.dflash.model import DFlashConfig
@@ -32,25 +33,13 @@ CODEBOOKS = tuple(f"candidate_selector.{name}_codebook" for name in ("predecesso
 
 def recognise(checkpoint: Checkpoint) -> str | None:
     """Return what shows that a checkpoint is a DFlash2 head of any form; None for other heads."""
-    config = checkpoint.config
-    if config.has("speculators_model_type"):
-        ours = config.values["speculators_model_type"] == SPECULATORS_TYPE
-        return "speculators_model_type in config.json" if ours else None
-    for name in architectures(config):
-        if "dflash2" in name.lower():
-            return f"architectures {name}"
+    return recognise_form(checkpoint, SPECULATORS_TYPE, own_keys(checkpoint.config), OWN_TENSORS)
+
+
+def own_keys(config: ConfigSection) -> Iterator[str]:
+    """Yield what options say that a head is a DFlash2 head."""
     nested = config.section("dflash_config")
-    for key in OWN_KEYS:
-        if nested.has(key):
-            return f"{key} in dflash_config"
-    return next(
-        (
-            f"tensor {name}"
-            for name in checkpoint.names()
-            if any(own in name for own in OWN_TENSORS)
-        ),
-        None,
-    )
+    yield from (f"{key} in dflash_config" for key in OWN_KEYS if nested.has(key))
 
 
 def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) -> DFlashFiles:

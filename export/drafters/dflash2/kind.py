@@ -69,22 +69,6 @@ describe = partial(dflash.describe, form=FORM)
 without_checkpoint = partial(dflash.without_checkpoint, form=FORM)
 
 
-class DFlash2BlockMethod(Method):
-    """Runs blocks as `DFlashBlockMethod` does: tokens, positions int64 [B, T], sequences int64 [B],
-    tail int64 [B, T, D].
-
-    Returns logits float32 [B, T, V] and what `DFlash2ScoresMethod` reads of each row [B, T, r].
-    """
-
-    draft: DFlash2Draft
-
-    def forward(
-        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        step = Step(positions, sequences, tail, use_splitk=self.use_splitk)
-        return self.draft.run_block(tokens, step)
-
-
 class DFlash2ScoresMethod(Method):
     """Scores candidates: `predecessors` int64 [B, T, C] of the places before, `candidates` int64
     [B, T, C] of T places, and `projected` [B, T, r] of their rows.
@@ -103,11 +87,7 @@ def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, M
     assert isinstance(pair.draft, DFlash2Draft)
     common = dflash_methods.methods(pair, lengths, use_splitk)
     block = common[DFLASH_BLOCK]
-    block = replace(
-        block,
-        module=DFlash2BlockMethod(pair, block.use_splitk),
-        outputs={LOGITS: ALL_ROWS[LOGITS], PROJECTED: ALL_ROWS[FEATURES]},
-    )
+    block = replace(block, outputs={LOGITS: ALL_ROWS[LOGITS], PROJECTED: ALL_ROWS[FEATURES]})
     scores = MethodSpec(
         module=DFlash2ScoresMethod(pair),
         inputs=scores_inputs(lengths.max_batch_size, pair.draft),

@@ -4,7 +4,7 @@ DeepSpec's is one flat Qwen3 config whose blocks draft from the bonus token's ro
 is DFlash's, whose first row drafts nothing unless `sample_from_anchor` says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
@@ -15,6 +15,7 @@ from eagle_aot.export.drafters.dflash.checkpoint import (
     DFlashFiles,
     own_options,
     read_config,
+    recognise_form,
     refuse_others,
 )
 from eagle_aot.export.drafters.dflash.model import DFlashConfig
@@ -36,18 +37,14 @@ RECURRENT = {f"{MARKOV}joint_proj": "a DSpark head whose Markov head is recurren
 
 def recognise(checkpoint: Checkpoint) -> str | None:
     """Return what shows that a checkpoint is a DSpark head of any form; None for other heads."""
-    config = checkpoint.config
-    if config.has("speculators_model_type"):
-        ours = config.values["speculators_model_type"] == SPECULATORS_TYPE
-        return "speculators_model_type in config.json" if ours else None
-    for name in architectures(config):
-        if "dspark" in name.lower():
-            return f"architectures {name}"
-    keys = [*config.values, *config.section("dflash_config").values]
-    for key in keys:
+    return recognise_form(checkpoint, SPECULATORS_TYPE, own_keys(checkpoint.config), [MARKOV])
+
+
+def own_keys(config: ConfigSection) -> Iterator[str]:
+    """Yield what options say that a head is a DSpark head."""
+    for key in [*config.values, *config.section("dflash_config").values]:
         if key == "markov_rank" or key.startswith("dspark_"):
-            return f"{key} in config.json"
-    return next((f"tensor {name}" for name in checkpoint.names() if MARKOV in name), None)
+            yield f"{key} in config.json"
 
 
 def read_files(checkpoint: Checkpoint, tap_layers: Sequence[int] | None = None) -> DFlashFiles:

@@ -62,22 +62,6 @@ describe = partial(dflash.describe, form=FORM)
 without_checkpoint = partial(dflash.without_checkpoint, form=FORM)
 
 
-class DSparkBlockMethod(Method):
-    """Runs blocks as `DFlashBlockMethod` does: tokens, positions int64 [B, T], sequences int64 [B],
-    tail int64 [B, T, D].
-
-    Returns logits float32 [B, T, Vd], without the bias, and the rows' states [B, T, H].
-    """
-
-    draft: DSparkDraft
-
-    def forward(
-        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        step = Step(positions, sequences, tail, use_splitk=self.use_splitk)
-        return self.draft.run_block(tokens, step)
-
-
 class DSparkBiasMethod(Method):
     """Corrects drafts by the tokens before them, int64 [B, T], for rows with `states` [B, T, H].
 
@@ -97,11 +81,7 @@ def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, M
     assert isinstance(draft, DSparkDraft)
     common = dflash_methods.methods(pair, lengths, use_splitk)
     block = common[DFLASH_BLOCK]
-    block = replace(
-        block,
-        module=DSparkBlockMethod(pair, block.use_splitk),
-        outputs={**block.outputs, STATES: ALL_ROWS[FEATURES]},
-    )
+    block = replace(block, outputs={**block.outputs, STATES: ALL_ROWS[FEATURES]})
     outputs: dict[str, Form] = {BIAS: block.outputs["logits"]}
     if draft.confidence_head is not None:
         outputs[CONFIDENCE] = "float32", (BATCH, ROWS, 1)
