@@ -28,8 +28,19 @@ from eagle_aot.targets.int4.quantise import SCHEMES, quantise
 from eagle_aot.targets.registry import target_of
 from eagle_aot.targets.stored_matrix import ignored_line, stored_matrices
 from support import pre_norm_oracle
+from support.checkpoint_edits import edit_config
 from support.files.gguf import GgufModel
-from support.files.int4 import Tensors, awq, count_int4_linears, dense, gptq, rounded
+from support.files.int4 import (
+    GROUP,
+    Tensors,
+    awq,
+    count_int4_linears,
+    dense,
+    gptq,
+    projections,
+    rounded,
+    save_words,
+)
 from support.gemma_oracle import (
     oracle_states,
     random_gemma,
@@ -42,7 +53,6 @@ from support.golden_cases import golden_case, relative_error
 from support.pre_norm_oracle import FAMILIES, STACKED, random_pre_norm, stacked
 
 LINEARS = 26
-GROUP = 32
 GEOMETRY = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "global_head_dim": 32}
 PRE_NORM = {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False}
 
@@ -50,38 +60,6 @@ PRE_NORM = {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": F
 @pytest.fixture
 def model() -> Gemma4ForCausalLM:
     return random_gemma(**GEOMETRY)
-
-
-def projections(directory: Path) -> tuple[Tensors, Tensors]:
-    """Split the tensors of a dense checkpoint into linears and others."""
-    tensors = load_file(directory / "model.safetensors")
-    linears = {n: tensors.pop(n) for n in list(tensors) if n.endswith("_proj.weight")}
-    return linears, tensors
-
-
-def edit_config(directory: Path, **changes: Any) -> None:
-    config = json.loads((directory / "config.json").read_text())
-    write_config(directory, config | changes)
-
-
-def save_words(
-    directory: Path, method: str, act_order: bool = False, eights: str = "none", **config: Any
-) -> Tensors:
-    """Save as AWQ or GPTQ; return the dequantised values by name.
-
-    Linears with `eights` in their names have 8 bits.
-    """
-    linears, tensors = projections(directory)
-    values = {}
-    for name, weight in linears.items():
-        grid = rounded(weight, GROUP, bits=8 if eights in name else 4, act_order=act_order)
-        parts = awq(grid) if method == "awq" else gptq(grid, 1)
-        tensors |= {name.removesuffix("weight") + part: t for part, t in parts.items()}
-        values[name] = grid.dense
-    save_file(tensors, directory / "model.safetensors")
-    said = {"quant_method": method, "bits": 4, "group_size": GROUP} | config
-    edit_config(directory, quantization_config=said)
-    return values
 
 
 def save_awq(directory: Path) -> Tensors:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from eagle_aot.targets import TapTarget
@@ -13,10 +13,12 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.experts import Int4ExpertLinears
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.weight import Int4Weight
+from support.checkpoint_edits import edit_config
 from support.gemma_oracle import write_config
 
 Tensors = dict[str, Tensor]
 
+GROUP = 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -102,6 +104,33 @@ def gptq(weight: Rounded, version: int) -> Tensors:
         "scales": weight.scales.t().contiguous(),
         "g_idx": weight.columns.int(),
     }
+
+
+def projections(directory: Path) -> tuple[Tensors, Tensors]:
+    """Split the tensors of a dense checkpoint into linears and others."""
+    tensors = load_file(directory / "model.safetensors")
+    linears = {n: tensors.pop(n) for n in list(tensors) if n.endswith("_proj.weight")}
+    return linears, tensors
+
+
+def save_words(
+    directory: Path, method: str, act_order: bool = False, eights: str = "none", **config: Any
+) -> Tensors:
+    """Save as AWQ or GPTQ; return the dequantised values by name.
+
+    Linears with `eights` in their names have 8 bits.
+    """
+    linears, tensors = projections(directory)
+    values = {}
+    for name, weight in linears.items():
+        grid = rounded(weight, GROUP, bits=8 if eights in name else 4, act_order=act_order)
+        parts = awq(grid) if method == "awq" else gptq(grid, 1)
+        tensors |= {name.removesuffix("weight") + part: t for part, t in parts.items()}
+        values[name] = grid.dense
+    save_file(tensors, directory / "model.safetensors")
+    said = {"quant_method": method, "bits": 4, "group_size": GROUP} | config
+    edit_config(directory, quantization_config=said)
+    return values
 
 
 def write_linear(directory: Path, tensors: Tensors, quantization: dict[str, Any]) -> Checkpoint:
