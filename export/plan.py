@@ -52,6 +52,7 @@ SMALLER = {
     CUDA: (("quantize", "int4-g32"),),
 }
 """Settings with which weights are smaller, by backend."""
+LAYERS = "target.layers."
 STEP = 256
 """Suggestions of --max-seq-len are multiples of it."""
 
@@ -130,7 +131,9 @@ def plan_export(spec: ExportSpec) -> ExportPlan | None:
             resolved.checkpoints, resolved.dtype, resolved.cache_sizes, images=images
         ).pair
         dense = dequantize_int4(loaded)
-        pair = dense if not on_gpu or _is_dense(resolved.spec, spec, line) else loaded
+        pair = loaded if on_gpu else dense
+        if on_gpu and _is_dense(resolved.spec, spec, line):
+            pair = dequantize_int4(loaded, LAYERS)
         if resolved.spec.cpu_weights != FLOAT32:
             pair = quantize_for_cpu(loaded, INT8)  # INT4's search for scales takes minutes
         lengths = lengths_of(pair, resolved)

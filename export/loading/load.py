@@ -14,7 +14,7 @@ from eagle_aot.export.drafters.description import Facts
 from eagle_aot.export.drafters.protocol import DraftModel
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
-from eagle_aot.export.loading.quantise import quantise_draft, quantise_table
+from eagle_aot.export.loading.quantise import has_smaller_table, quantise_draft, quantise_table
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear, QuantizedExpertLinears
@@ -70,8 +70,9 @@ def load_pair(
         draft, reading = _load_draft(checkpoints, target, dtype, caches)
         image_support = _load_images(checkpoints, target, dtype) if images else None
         draft_module = cast(nn.Module, draft)
+        own = dtype == DTYPES[CUDA] and has_smaller_table(spec.draft_quant, spec.table_quant)
+        quantise_draft(draft_module, target, spec.draft_quant, own_table=own)
         quantise_table(target, draft_module, spec.table_quant)
-        quantise_draft(draft_module, target, spec.draft_quant)
     except (MemoryError, RuntimeError) as error:  # torch reports a lack of memory as either
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error

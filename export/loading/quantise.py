@@ -1,8 +1,8 @@
 """`--draft-quant` and `--table-quant`: quantise the drafter's linears or the target's output table.
 
 A drafter only proposes, so its format changes how many drafts are accepted but no token of the
-text. The output table chooses tokens: a quantised one is another model, and the text of the
-artifact is that model's.
+text: it may multiply with a rounded copy of the target's output table. The target's own table
+chooses tokens: a quantised one is another model, and the text of the artifact is that model's.
 """
 
 from typing import cast
@@ -14,18 +14,22 @@ from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Biased, Int4Linear
-from eagle_aot.targets.int4.quantisers import GROUP, NONE, QUANTISERS, Quantiser
+from eagle_aot.targets.int4.quantisers import GROUP, NONE, QUANTISERS, QUANTS, Quantiser
 
 
-def quantise_draft(draft: nn.Module, target: TapTarget, kind: str) -> None:
+def quantise_draft(
+    draft: nn.Module, target: TapTarget, kind: str, *, own_table: bool = False
+) -> None:
     """Quantise every linear of the head in place, in groups of `GROUP` columns, one at a time.
 
-    Tables that are the target's, linears whose columns are not whole groups, embeddings, norms and
-    biases stay dense. Raises UnsupportedError if no linear can be quantised.
+    An output table that is the target's stays so, or with `own_table` the head gets a quantised
+    copy of it. Linears whose columns are not whole groups, embeddings, norms and biases stay dense.
+    Raises UnsupportedError if no linear can be quantised.
     """
     if kind == NONE:
         return
-    shared = {memory_of(table) for table in cast(nn.Module, target).parameters()}
+    tables = () if own_table else cast(nn.Module, target).parameters()
+    shared = {memory_of(table) for table in tables}
     linears = [(name, m) for name, m in draft.named_modules() if isinstance(m, nn.Linear)]
     fitting = [
         name
@@ -41,6 +45,12 @@ def quantise_draft(draft: nn.Module, target: TapTarget, kind: str) -> None:
         linear = draft.get_submodule(name)
         assert isinstance(linear, nn.Linear)
         replace_linear(draft, name, _quantised(linear, QUANTISERS[kind]))
+
+
+def has_smaller_table(draft_quant: str, table_quant: str) -> bool:
+    """Return whether the head's format has fewer bits than the one of the target's output table, so
+    that a copy of the table in it would be read faster."""
+    return QUANTS.index(draft_quant) > QUANTS.index(table_quant)
 
 
 def _quantised(linear: nn.Linear, quantiser: Quantiser) -> nn.Module:

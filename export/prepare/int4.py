@@ -16,8 +16,9 @@ from eagle_aot.targets.int4.linear import PackedModule
 Kind = TypeVar("Kind", bound=nn.Module)
 
 
-def dequantize_int4(model: Model) -> Model:
-    """Return a copy of the model with a dense linear in place of every INT4 one.
+def dequantize_int4(model: Model, prefix: str = "") -> Model:
+    """Return a copy of the model with a dense linear in place of every INT4 one whose name begins
+    with `prefix`.
 
     XNNPACK has no weight-only INT4 kernel, and dequantising in every step would cost more than the
     product itself.
@@ -25,7 +26,7 @@ def dequantize_int4(model: Model) -> Model:
     dense = clone_modules(model)
     for name, module in list(dense.named_modules()):
         assert not isinstance(module, PackedModule), f"{name} is packed for a GPU"
-        if isinstance(module, Int4Linear | Int4ExpertLinears):
+        if isinstance(module, Int4Linear | Int4ExpertLinears) and name.startswith(prefix):
             replace_module(dense, module, module.dense())
     return dense
 

@@ -141,4 +141,4 @@ def load_mtp(files: MtpFiles, target: TapTarget, dtype: torch.dtype, caches: Cac
     others = tuple(name for name in files.checkpoint.names() if not name.startswith(prefix))
     load_weights(draft.mtp, files.checkpoint, prefix, others, dtype)
     centre_norms(draft.mtp)
-    return draft.with_norm_of(target)
+    return draft.with_parts_of(target)

@@ -105,7 +105,7 @@ def without_checkpoint(
         raise SettingError("--drafter mtp: no such layer is known for targets of this family")
     draft = MtpDraft(target.config, target.layer_of(FULL), dtype, caches)
     fill_dummy(draft.mtp, lambda name: None, dtype)
-    return draft.with_norm_of(target), facts_of(draft, "--drafter")
+    return draft.with_parts_of(target), facts_of(draft, "--drafter")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

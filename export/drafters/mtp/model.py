@@ -15,7 +15,7 @@ from eagle_aot.export.drafters.target_facts import check_target_sizes
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.cache_views import View, view_of
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
-from eagle_aot.targets.decoder.norms import RMSNorm
+from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.tap_decoder import Context
 from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig
 from eagle_aot.targets.pre_norm.model import (
@@ -63,7 +63,11 @@ class MtpModule(nn.Module):
 
 
 class MtpDraft(nn.Module):
-    """An MTP layer with a KV cache of its own; `target_norm` is the target's final norm."""
+    """An MTP layer with a KV cache of its own; `target_norm` is the target's final norm.
+
+    `lm_head` has the target's output table, which `--draft-quant` replaces by a smaller copy; it is
+    None if the target's is quantised already, and is used from there.
+    """
 
     kind = MTP
     default_chain_len: int | None = None
@@ -84,6 +88,7 @@ class MtpDraft(nn.Module):
         self.hidden_size, self.heads = config.hidden_size, config.num_attention_heads
         self.mtp = MtpModule(config, layer, dtype, caches)
         self.target_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        self.lm_head: nn.Module | None = None
         self.rotary = config.rope.embedding(config.head_dim)
         self.register_buffer("target_ids", torch.arange(config.vocab_size), persistent=False)
 
@@ -103,10 +108,14 @@ class MtpDraft(nn.Module):
                 f"of {self.config.num_hidden_layers}"
             )
 
-    def with_norm_of(self, target: TapTarget) -> "MtpDraft":
-        """Return the drafter with the target's final norm; both use one tensor."""
+    def with_parts_of(self, target: TapTarget) -> "MtpDraft":
+        """Return the drafter with the target's final norm and output table; both use one tensor."""
         assert isinstance(target, PreNormDecoder) and target.norm.weight is not None
         self.target_norm.weight, self.target_norm.eps = target.norm.weight, target.norm.eps
+        if target.lm_head is None or isinstance(target.lm_head, nn.Linear):
+            assert isinstance(target.lm_head_weight, nn.Parameter)
+            self.lm_head = linear(self.hidden_size, self.config.vocab_size, self.dtype)
+            self.lm_head.weight = target.lm_head_weight
         return self.eval()
 
     def fuse(self, taps: Tensor) -> Tensor:
@@ -123,7 +132,8 @@ class MtpDraft(nn.Module):
         layer, norm = self.mtp.layer, self.mtp.norm
         stream, context = self._inputs(target, tokens, states, step)
         _, normed = layer(stream, layer.input_layernorm(stream), context, norm)
-        logits = target.logits(normed)
+        product = target.output_product if self.lm_head is None else self.lm_head
+        logits = cast(product(normed), torch.float32)
         return rows_of_sequences(logits, tokens), rows_of_sequences(normed, tokens)
 
     def store(

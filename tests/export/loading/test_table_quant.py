@@ -1,4 +1,5 @@
-"""`--table-quant`: the logits of a target with a rounded output table, and heads that share it."""
+"""`--table-quant`: the logits of a target with a rounded output table, and heads that share it, or
+with `--draft-quant` have a smaller copy."""
 
 import copy
 from pathlib import Path
@@ -6,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export import ExportSpec, Pair, run_check
+from eagle_aot.export import ExportSpec, Pair, pipeline, resolve, run_check
 from eagle_aot.export.loading.load import linear_formats
 from eagle_aot.export.loading.quantise import quantise_table
+from eagle_aot.export.plan import plan_export
 from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.export.spec import Quant
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
@@ -25,7 +28,7 @@ from support.gemma_oracle import (
 )
 from support.golden_cases import relative_error
 from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
-from support.pairs import head_of, int4_calls, load, short_dummy, target_of
+from support.pairs import dummy, head_of, int4_calls, load, short_dummy, target_of
 from support.pre_norm_oracle import random_pre_norm, save
 
 HIDDEN, TAPS = 64, [0, 1, 4]
@@ -74,14 +77,14 @@ def load_files(
     return load(spec, dtype).pair
 
 
-def rounded(weight: Tensor, kind: Quant) -> Tensor:
-    """[N, K] on the grid of its groups of 32 columns, in float64."""
+def rounded(weight: Tensor, kind: Quant, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[N, K] on the grid of its groups of 32 columns with steps of `dtype`, in float64."""
     groups = weight.double().unflatten(1, (-1, 32))
     if kind == "int8":
-        step = (groups.abs().amax(-1, keepdim=True) / 119).float().double()
+        step = (groups.abs().amax(-1, keepdim=True) / 119).to(dtype).double()
         return ((groups / step).round() * step).flatten(1)
     low = groups.amin(-1, keepdim=True).clamp(max=0)
-    step = ((groups.amax(-1, keepdim=True).clamp(min=0) - low) / 15).float().double()
+    step = ((groups.amax(-1, keepdim=True).clamp(min=0) - low) / 15).to(dtype).double()
     zero = (-low / step).round()
     return (((groups / step + zero).round().clamp(0, 15) - zero) * step).flatten(1)
 
@@ -111,16 +114,60 @@ def test_a_head_whose_table_it_is_multiplies_with_the_same_one(files: Files, kin
         (torch.bfloat16, lambda pair: pack_int4(pair, 132)),
         (torch.float32, dequantize_int4),
     ):
-        pair = load_files(files, kind, dtype, draft_quant="int4")
+        draft_quant: Quant = kind if dtype == torch.bfloat16 else "int4"
+        pair = load_files(files, kind, dtype, draft_quant=draft_quant)
         tables = [target_of(pair).lm_head, head_of(pair).lm_head]
         assert tables[0] is tables[1] and isinstance(tables[0], Int4Linear)
         assert tables[0].digits == {"int8": 2, "int4": 1}[kind]
         formats = linear_formats(pair)
         assert formats["target.lm_head"] == formats["draft.lm_head"] == {f"{kind}-g32": 1}
-        assert formats["draft.fc"] == {"int4-g32": 1}
+        assert formats["draft.fc"] == {f"{draft_quant}-g32": 1}
         prepared = prepare(pair)
         tables = [target_of(prepared).lm_head, head_of(prepared).lm_head]
         assert tables[0] is tables[1] and isinstance(tables[0], PackedInt4Linear | nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("kind", "draft_quant", "own"),
+    [
+        *(("none", "int4", True), ("none", "int8", True), ("int8", "int4", True)),
+        *(("int4", "int8", False), ("int8", "none", False), ("none", "none", False)),
+    ],
+)
+def test_for_cuda_a_head_has_a_copy_of_the_table_where_that_is_smaller(
+    files: Files, kind: Quant, draft_quant: Quant, own: bool
+) -> None:
+    """XNNPACK would compute with both in float32."""
+    pair = load_files(files, kind, torch.bfloat16, draft_quant)
+    head, dense = head_of(pair), load_files(files, "none", torch.bfloat16).target.lm_head_weight
+    formats = linear_formats(pair)
+    expected = draft_quant if own else kind
+    assert formats["draft.lm_head"] == {"dense" if expected == "none" else f"{expected}-g32": 1}
+    assert head.embed_tokens.weight.data_ptr() == pair.target.embed_weight.data_ptr()
+    assert kind != "none" or torch.equal(pair.target.lm_head_weight, dense)
+    if own:
+        states = torch.randn(1, 9, HIDDEN, dtype=torch.bfloat16)
+        table = rounded(dense, draft_quant, torch.bfloat16)
+        unpacked = head.lm_head(states)
+        assert relative_error(unpacked.double(), states.double() @ table.T) < 4e-3
+        assert torch.equal(head_of(pack_int4(pair, 132)).lm_head(states), unpacked)
+    of_xnnpack = linear_formats(load_files(files, kind, draft_quant=draft_quant))
+    assert of_xnnpack["draft.lm_head"] == {"dense" if kind == "none" else f"{kind}-g32": 1}
+
+
+@pytest.mark.parametrize("drafter", ["dflash", "dflash2", "mtp"])
+def test_a_copy_for_the_drafter_is_planned_as_it_is_loaded(tmp_path: Path, drafter: Any) -> None:
+    """The same bytes as those of a table of the target, and of the same tensors."""
+    path = save(model_of("qwen3"), tmp_path / "target")
+    spec = dummy("auto", target_dir=path, drafter=drafter, backend="cuda", check_only=True)
+    sizes = []
+    for options in ({}, {"draft_quant": "int4"}, {"draft_quant": "int4", "table_quant": "int4"}):
+        resolved = resolve(replace(spec, **options))
+        pair, plan = pipeline.load(resolved).pair, plan_export(resolved.spec)
+        assert plan is not None and plan.weight_bytes == pair.weight_bytes
+        sizes.append(plan.weight_bytes)
+    dense, copied, shared = sizes
+    assert shared == copied - 2 * VOCAB * HIDDEN < copied < dense + VOCAB * HIDDEN * 5 // 8
 
 
 def test_a_head_with_its_own_table_keeps_that(tmp_path: Path) -> None:
