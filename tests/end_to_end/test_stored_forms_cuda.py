@@ -22,6 +22,7 @@ from support.random_pair import add_tokenizer
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 GEOMETRY: dict[str, Any] = {
+    "vocab_size": 512,
     "hidden_size": 256,
     "intermediate_size": 512,
     "head_dim": 64,
@@ -61,6 +62,7 @@ def longrope(directory: Path) -> PreTrainedModel:
     changes: dict[str, Any] = {
         "rope_parameters": LONGROPE,
         "original_max_position_embeddings": TRAINED,
+        "eos_token_id": None,
     }
     model = random_pre_norm("phi3", **changes, **GEOMETRY)
     save(model, directory)
