@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError, UnsupportedError
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written as by Python's json.dumps: where any blanks are allowed, some models write
@@ -73,43 +74,73 @@ class GrammarCompiler:
             raise SettingError("an answer of a given form: the artifact has no stop id to end it")
         from llguidance import LLTokenizer  # needed by few
 
-        self._vocab = vocab
+        self._forms = WeakValueDictionary[int, CompiledForm]()
+        """By the identities of their values."""
         try:
             self._tokenizer = LLTokenizer(str(tokenizer), n_vocab=vocab, eos_token=[*stop_ids])
         except (ValueError, RuntimeError) as error:
             raise UnsupportedError(f"{tokenizer}: for answers of a given form: {error}") from error
 
     def compile(self, name: str, value: Any) -> Constraint:
-        """Return the constraint of a new answer, one of `STRUCTURES`. Raises SettingError if it
-        cannot be read."""
-        from llguidance import LLMatcher, LLParserLimits
-
+        """Return the constraint of a new answer, one of `STRUCTURES`. Answers to one request, whose
+        value is one object, share what is compiled. Raises SettingError if it cannot be read."""
         try:
             grammar = _grammar(name, value)
         except ValueError as error:
             raise SettingError(f"{name}: {_reason(str(error))}") from error
-        limits = LLParserLimits(verbose_errors=False)
+        form = self._forms.get(id(value))
+        if form is None or form.grammar != grammar:  # a schema may be a dict that was changed
+            form = CompiledForm(value, grammar, self._tokenizer)
+            if form.error is not None:
+                raise SettingError(f"{name}: {_reason(form.error)}")
+            self._forms[id(value)] = form
+        return LLGuidanceConstraint(form)
 
-        def start() -> LLMatcher:
-            return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
-        matcher = start()
-        matcher.compute_bitmask()  # some errors show up only here; it is kept for the first token
-        if matcher.is_error():
-            raise SettingError(f"{name}: {_reason(matcher.get_error())}")
-        return LLGuidanceConstraint(matcher, start)
+class CompiledForm:
+    """What answers of one form share while any of them is there.
+
+    Copies of a matcher take 2 us. llguidance lets them share the states of its lexer, and with them
+    the error when one of them has become too complex: such a copy is to be replaced.
+    """
+
+    def __init__(
+        self,
+        value: Any,
+        grammar: str,
+        tokenizer: "LLTokenizer",
+        limits: "LLParserLimits | None" = None,
+    ) -> None:
+        """Compile a grammar, with llguidance's limits of complexity for None; `error` says why it
+        cannot be. `value` is kept: its identity is the form's name."""
+        self.value, self.grammar, self._limits = value, grammar, limits
+        self._tokenizer = tokenizer
+        self._matcher = self.start()
+        self._matcher.compute_bitmask()  # kept for first tokens; some errors show up only here
+        self.error = self._matcher.get_error() if self._matcher.is_error() else None
+
+    def matcher(self) -> "LLMatcher":
+        """Return a matcher of an empty answer."""
+        return self._matcher.deep_copy()
+
+    def start(self) -> "LLMatcher":
+        """Compile a matcher of an empty answer, which shares nothing."""
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = self._limits or LLParserLimits(verbose_errors=False)
+        return LLMatcher(self._tokenizer, self.grammar, log_level=0, limits=limits)
 
 
 class LLGuidanceConstraint:
     """A `Constraint` that llguidance's matcher follows, which stands after the answer.
 
-    Drafts are followed by copies of it, which take 2 us. Copies share what has become too complex,
-    so the matcher is made anew after a draft that does: no draft ends an answer.
+    Drafts are followed by copies of it. Where one fails, because the answer, a draft or another
+    answer of the form has become too complex, a matcher that has followed this row alone decides.
+    So neither drafts nor other answers end an answer.
     """
 
-    def __init__(self, matcher: "LLMatcher", start: Callable[[], "LLMatcher"]) -> None:
-        """`start` makes a matcher of an empty answer, as `matcher` is."""
-        self._matcher, self._start = matcher, start
+    def __init__(self, form: CompiledForm) -> None:
+        self._form, self._matcher = form, form.matcher()
         self._answer: list[int] = []
         self._ahead: LLMatcher | None = None
         """A copy that knows the mask after the answer."""
@@ -120,7 +151,9 @@ class LLGuidanceConstraint:
     def advance(self, token: int) -> None:
         reason = self._failed.get(self._since_fill)
         if reason is None and not self._matcher.consume_token(token):
-            reason = _reason(self._matcher.get_error())
+            self._renew()
+            if not self._matcher.consume_token(token):
+                reason = _reason(self._matcher.get_error())
         if reason is not None:
             raise ConstraintError(f"the answer's form: {reason}")
         self._answer.append(token)
@@ -128,55 +161,88 @@ class LLGuidanceConstraint:
         self._since_fill += (token,)
 
     def look_ahead(self, bitmask: Tensor | None) -> list[int]:
-        rows, forced = DraftRows([0], [[]]), list[int]()
-        for _, _, matcher in self._walk(rows):
+        forced = list[int]()
+
+        def visit(row: int, matcher: "LLMatcher") -> None:
+            nonlocal forced
             if bitmask is not None:
                 matcher.unsafe_compute_mask_ptr(bitmask.data_ptr(), len(bitmask))
             forced = matcher.compute_ff_tokens()
             self._ahead = matcher
+
+        self._walk(DraftRows([0], [[]]), visit)
         return forced
 
     def repair(self, rows: DraftRows) -> bool:
         before = [*rows.tokens]
-        for row, _, matcher in self._walk(rows):
+
+        def visit(row: int, matcher: "LLMatcher") -> None:
             children = rows.children[row]
             forced = matcher.compute_ff_tokens() if children else []
             if forced and forced[0] not in (rows.tokens[child] for child in children):
                 rows.tokens[children[0]] = forced[0]
+
+        self._walk(rows, visit)
         return rows.tokens != before
 
     def fill(self, rows: DraftRows, bitmask: Tensor) -> None:
-        self._failed, self._since_fill = {}, ()
+        self._since_fill = ()
         width = bitmask.shape[1]
-        for row, path, matcher in self._walk(rows):
+
+        def visit(row: int, matcher: "LLMatcher") -> None:
             matcher.unsafe_compute_mask_ptr(bitmask.data_ptr() + row * width, width)
-            if matcher.is_error():
-                self._failed[path] = _reason(matcher.get_error())
 
-    def _walk(self, rows: DraftRows) -> Iterator[tuple[int, tuple[int, ...], "LLMatcher"]]:
-        """Yield rows that may come, with the drafts of their paths and a matcher after them."""
-        first = (self._ahead or self._matcher).deep_copy()
-        left: list[tuple[int, tuple[int, ...], LLMatcher]] = [(0, (), first)]
+        self._failed = self._walk(rows, visit)
+
+    def _walk(
+        self, rows: DraftRows, visit: Callable[[int, "LLMatcher"], None]
+    ) -> dict[tuple[int, ...], str]:
+        """Call `visit` at each row that may come, with a matcher after it. Returns why no token can
+        follow some rows, by the drafts of their paths."""
+        failed: dict[tuple[int, ...], str] = {}
+        renewed_for: tuple[int, ...] | None = None
+        left: list[tuple[int, tuple[int, ...], LLMatcher | None]] = [(0, (), None)]
         while left:
-            row, path, matcher = left.pop()
-            yield row, path, matcher
-            is_broken = matcher.is_error()
-            for child in rows.children[row]:
-                token, is_last = rows.tokens[child], child == rows.children[row][-1]
-                branch = matcher if is_last else matcher.deep_copy()
-                if branch.try_consume_tokens([token]) == 1:
-                    left.append((child, (*path, token), branch))
-                is_broken |= branch.is_error()
-            if is_broken:
-                self._matcher, self._ahead = self._after(self._start(), self._answer), None
-                left = [(r, p, self._after(self._matcher.deep_copy(), p)) for r, p, _ in left]
+            row, path, found = left.pop()
+            matcher = found or self._after(path)
+            visit(row, matcher)
+            if not matcher.is_error():
+                left += self._children(rows, row, path, matcher)
+            elif renewed_for != path:  # perhaps it was another row's, or another answer's fault
+                left.append((row, path, None))
+                renewed_for = path
+            else:
+                failed[path] = _reason(matcher.get_error())
+            if matcher.is_error():
+                self._renew()
+                left = [(row, path, None) for row, path, _ in left]
+        return failed
 
-    @staticmethod
-    def _after(matcher: "LLMatcher", tokens: Iterable[int]) -> "LLMatcher":
-        """Let a matcher consume tokens that it can, and return it."""
-        for token in tokens:
+    def _children(
+        self, rows: DraftRows, row: int, path: tuple[int, ...], matcher: "LLMatcher"
+    ) -> Iterator[tuple[int, tuple[int, ...], "LLMatcher | None"]]:
+        """Yield the drafts after a row that may come, with their paths and matchers, None where one
+        is to be made. The last draft takes the row's own."""
+        for child in rows.children[row]:
+            token, is_last = rows.tokens[child], child == rows.children[row][-1]
+            branch = matcher if is_last else matcher.deep_copy()
+            if branch.try_consume_tokens([token]) == 1:
+                yield child, (*path, token), branch
+            elif branch.is_error():
+                yield child, (*path, token), None
+
+    def _after(self, path: Iterable[int]) -> "LLMatcher":
+        """Return a matcher after the answer and drafts."""
+        matcher = (self._ahead or self._matcher).deep_copy()
+        for token in path:
             matcher.consume_token(token)
         return matcher
+
+    def _renew(self) -> None:
+        """Follow the answer by a matcher that shares nothing with any other."""
+        self._matcher, self._ahead = self._form.start(), None
+        for token in self._answer:
+            self._matcher.consume_token(token)
 
 
 def _grammar(name: str, value: Any) -> str:

@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import llguidance
 import pytest
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.runtime_runner.sampling.constraint import (
+    CompiledForm,
     Constraint,
     ConstraintError,
     DraftRows,
@@ -152,16 +154,21 @@ def test_tokens_that_must_come_replace_drafts_that_cannot() -> None:
     assert allowed(constraint) == {a}  # the answer is where it was
 
 
-def test_a_draft_that_is_too_complex_does_not_end_an_answer() -> None:
-    """After `a` nothing can be chosen with little fuel; the answer may still be `bc`."""
+COMPLEX_REGEX = "bc|a(.*a){12}(.*b){12}c"
+"""After `a` nothing can be chosen with little fuel; the answer may still be `bc`."""
+
+
+def form_with_little_fuel() -> CompiledForm:
     limits = llguidance.LLParserLimits(step_lexer_fuel=400, verbose_errors=False)
-    grammar = llguidance.LLMatcher.grammar_from_regex("bc|a(.*a){12}(.*b){12}c")
+    grammar = llguidance.LLMatcher.grammar_from_regex(COMPLEX_REGEX)
+    form = CompiledForm(COMPLEX_REGEX, grammar, LLTOKENIZER, limits)
+    assert form.error is None
+    return form
 
-    def start() -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(LLTOKENIZER, grammar, log_level=0, limits=limits)
 
+def test_a_draft_that_is_too_complex_does_not_end_an_answer() -> None:
     a, b, c = map(token_of, "abc")
-    constraint = LLGuidanceConstraint(start(), start)
+    constraint = LLGuidanceConstraint(form_with_little_fuel())
     for children in ([1, 2], [2, 1]):  # the other branch is followed before and after
         rows = DraftRows([0, a, b, c], [children, [], [3], []])
         constraint.repair(rows)
@@ -170,16 +177,64 @@ def test_a_draft_that_is_too_complex_does_not_end_an_answer() -> None:
         assert found[2:] == [{c}, {STOP}]
     constraint.advance(b)
     assert allowed(constraint) == {c}
-    failing = LLGuidanceConstraint(start(), start)
+    failing = LLGuidanceConstraint(form_with_little_fuel())
     masks(failing, chain_of([a]))
     failing.advance(a)
     with pytest.raises(ConstraintError, match="the answer's form: lexer error"):
         failing.advance(a)
     with pytest.raises(ConstraintError, match="the answer's form: lexer error"):
-        masks(plain := LLGuidanceConstraint(start(), start), chain_of([]))
+        masks(plain := LLGuidanceConstraint(form_with_little_fuel()), chain_of([]))
         plain.advance(a)
         masks(plain, chain_of([]))
         plain.advance(a)
+
+
+@pytest.mark.parametrize("when", range(6))
+def test_an_answer_that_is_too_complex_does_not_end_another_one(when: int) -> None:
+    """Two answers share a form, and one fails before any step of the other."""
+    a, b, c = map(token_of, "abc")
+    form = form_with_little_fuel()
+    failing, answer = LLGuidanceConstraint(form), LLGuidanceConstraint(form)
+    chain, found = chain_of([b, c]), list[object]()
+    steps: list[Callable[[], object]] = [
+        lambda: answer.look_ahead(torch.zeros(WIDTH, dtype=torch.uint8)),
+        lambda: answer.repair(chain),
+        lambda: masks(answer, chain)[1:],
+        lambda: answer.advance(b),
+        lambda: allowed(answer),
+        lambda: answer.advance(c),
+    ]
+    for number, step in enumerate(steps):
+        if number == when:
+            failing.advance(a)
+            assert allowed(failing)  # some mask, of a token that is an error
+            with pytest.raises(ConstraintError, match="lexer error"):
+                failing.advance(a)
+        found.append(step())
+    assert found == [[], False, [{c}, {STOP}], None, {c}, None]
+    assert allowed(answer) == {STOP} and allowed(LLGuidanceConstraint(form)) >= {a, b}
+
+
+def test_answers_to_one_request_share_a_form_while_they_are_there() -> None:
+    compiler = GrammarCompiler(VOCABULARY, VOCAB, [STOP])
+    schema: dict[str, Any] = {"enum": [f"v {i}" for i in range(20_000)]}
+
+    def seconds(value: object) -> tuple[float, Constraint]:
+        started = time.process_time()
+        constraint = compiler.compile("json_schema", value)
+        return time.process_time() - started, constraint
+
+    first, kept = seconds(schema)
+    times, answers = zip(*(seconds(schema) for _ in range(20)), strict=True)
+    assert sum(times) < 20 * first / 4
+    assert len({id(answer) for answer in answers}) == 20
+    answers[0].advance(token_of('"'))
+    assert allowed(answers[1]) == allowed(kept) != allowed(answers[0])
+    schema["enum"] = [1]
+    assert allowed(compiler.compile("json_schema", schema)) == {token_of("1")}
+    assert allowed(compiler.compile("json_schema", {"enum": [2]})) == {token_of("2")}
+    del kept, answers
+    assert not compiler._forms
 
 
 def test_an_answer_that_leaves_its_constraint_is_an_error() -> None:
