@@ -61,6 +61,19 @@ class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
     function: FunctionChoice
 
 
+class AllowedTools(msgspec.Struct, kw_only=True):
+    """Tools that an answer may call, all others being declared to the model alone."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """A choice among some of the tools."""
+
+    allowed_tools: AllowedTools
+
+
 class CalledFunction(msgspec.Struct, kw_only=True):
     """A call of an earlier answer, with its arguments as JSON."""
 
@@ -87,7 +100,7 @@ class CalledTool(msgspec.Struct, kw_only=True):
 
 
 Tools = Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)]
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 CalledTools = Annotated[list[CalledTool], Meta(max_length=MAX_CALLS)]
 
 
@@ -106,20 +119,22 @@ def call_policy(
     functions = [function_of(tool.function) for tool in tools or ()]
     if len({function.name for function in functions}) < len(functions):
         raise SettingError("tools: two functions have the same name")
+    mode, chosen = choice, list[NamedTool]()
     if isinstance(choice, NamedTool):
-        name = choice.function.name
-        functions = [function for function in functions if function.name == name]
-        if not functions:
-            raise SettingError(f"tool_choice: no tool has the name {name}")
-    if choice == "required" and not functions:
+        mode, chosen = "required", [choice]
+    elif isinstance(choice, AllowedChoice):
+        mode, chosen = choice.allowed_tools.mode, choice.allowed_tools.tools
+    names, known = {tool.function.name for tool in chosen}, {each.name for each in functions}
+    if unknown := sorted(names - known):
+        raise SettingError(f"tool_choice: no tool has the name {unknown[0]}")
+    if mode == "required" and not functions:
         raise SettingError("tool_choice required: there are no tools")
-    if choice == "none" or not functions:
+    if mode == "none" or not functions:
         return None
-    is_named = isinstance(choice, NamedTool)
     return CallPolicy(
-        functions,
-        required=is_named or choice == "required",
-        several=parallel is not False and not is_named,
+        [function for function in functions if not names or function.name in names],
+        required=mode == "required",
+        several=parallel is not False and not isinstance(choice, NamedTool),
     )
 
 

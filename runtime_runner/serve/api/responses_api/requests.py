@@ -26,6 +26,8 @@ from eagle_aot.runtime_runner.serve.api.requests import (
 )
 from eagle_aot.runtime_runner.serve.api.tools import (
     MAX_TOOLS,
+    AllowedChoice,
+    AllowedTools,
     CalledFunction,
     CalledTool,
     FunctionChoice,
@@ -102,6 +104,13 @@ class FlatNamedTool(FunctionChoice, tag_field="type", tag="function"):
     """The one tool that a response calls."""
 
 
+class FlatAllowedChoice(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """A choice among some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FlatNamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
 class TextOptions(Body):
     """What the text must match."""
 
@@ -124,7 +133,9 @@ class ResponsesRequest(SharedFields, kw_only=True):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: Annotated[list[FlatFunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FlatNamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatNamedTool | FlatAllowedChoice | None = (
+        None
+    )
     parallel_tool_calls: bool | None = None
 
     def chat(self) -> ChatCompletionRequest:
@@ -176,6 +187,9 @@ class ResponsesRequest(SharedFields, kw_only=True):
 
     def _tool_choice(self) -> ToolChoice | None:
         choice = self.tool_choice
+        if isinstance(choice, FlatAllowedChoice):
+            tools = [NamedTool(function=tool) for tool in choice.tools]
+            return AllowedChoice(allowed_tools=AllowedTools(mode=choice.mode, tools=tools))
         return NamedTool(function=choice) if isinstance(choice, FlatNamedTool) else choice
 
 

@@ -219,11 +219,21 @@ def test_a_stream_has_the_same_calls(reason: str) -> None:
     assert [event.sequence_number for event in events] == [*range(len(events))]
 
 
-@pytest.mark.parametrize("choice", ["auto", "none", "required", "stop"])
+NAMED = {"type": "function", "name": "stop"}
+OLD_NAMED = {"type": "function", "function": {"name": "stop"}}
+CHOICES: dict[str, tuple[Any, Any]] = {
+    "stop": (NAMED, OLD_NAMED),
+    "allowed_tools": (
+        {"type": "allowed_tools", "mode": "auto", "tools": [NAMED]},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [OLD_NAMED]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required", *CHOICES])
 def test_a_choice_of_tools_is_that_of_a_chat(choice: str) -> None:
     service = AnsweringService()
-    named: Any = {"type": "function", "name": "stop"} if choice == "stop" else choice
-    old: Any = {"type": "function", "function": {"name": "stop"}} if choice == "stop" else choice
+    named, old = CHOICES.get(choice, (choice, choice))
     old_tools: Any = [
         {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
         for tool in TOOLS
@@ -241,7 +251,7 @@ def test_a_choice_of_tools_is_that_of_a_chat(choice: str) -> None:
     assert answer.parallel_tool_calls is False
     assert [tool.type for tool in answer.tools] == ["function", "function"]
     echoed = answer.tool_choice
-    assert (echoed if isinstance(echoed, str) else cast(Any, echoed).name) == choice
+    assert (echoed if isinstance(echoed, str) else echoed.to_dict()) == named
 
 
 def test_a_failure_is_the_last_event() -> None:
@@ -279,6 +289,8 @@ def test_a_schema_is_the_form_of_a_response() -> None:
     ({"input": "a", "tool_choice": "required"}, "tool_choice required: there are no tools"),
     ({"input": "a", "tools": [STOP], "tool_choice": {"type": "function", "name": "x"}},
      "tool_choice: no tool has the name x"),
+    ({"input": "a", "tools": [STOP], "tool_choice": {"type": "allowed_tools", "mode": "auto",
+      "tools": [{"type": "mcp", "server_label": "a"}]}}, "tool_choice.tools.0.type: Invalid value"),
     ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id: cannot be done"),
     ({"input": "a", "n": 2}, "n: a response has one answer"),
 ])  # fmt: skip

@@ -39,6 +39,15 @@ CALLED = [
 ]
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    """Return a choice of some tools, the last with more of its definition."""
+    functions: list[dict[str, Any]] = [{"name": name} for name in names]
+    for function in functions[-1:]:
+        function["parameters"] = {"type": "object"}
+    tools = [{"type": "function", "function": function} for function in functions]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def sent(body: dict[str, Any], service: FullService) -> Any:
     """Return the refusal of a request, None where it passed all checks."""
     answer = post(CHAT, json.dumps({"model": MODEL, "messages": HELLO} | body), service)
@@ -53,6 +62,10 @@ def sent(body: dict[str, Any], service: FullService) -> Any:
     (TOOLS | {"tool_choice": "auto", "parallel_tool_calls": False}, False, ["get_weather", "stop"]),
     (TOOLS | {"tool_choice": "required"}, True, ["get_weather", "stop"]),
     (TOOLS | {"tool_choice": {"type": "function", "function": {"name": "stop"}}}, True, ["stop"]),
+    (TOOLS | {"tool_choice": allowed("auto", "stop")}, False, ["stop"]),
+    (TOOLS | {"tool_choice": allowed("required", "stop")}, True, ["stop"]),
+    (TOOLS | {"tool_choice": allowed("required", "get_weather", "stop", "stop")},
+     True, ["get_weather", "stop"]),
     (TOOLS | {"tool_choice": "none"}, None, []),
     ({"tools": [], "tool_choice": "auto", "functions": None, "function_call": None}, None, []),
     ({"messages": CALLED, **TOOLS}, False, ["get_weather", "stop"]),
@@ -83,6 +96,11 @@ def test_tools_hold_an_answer_to_a_grammar(
     ({"tool_choice": "required"}, "tool_choice required: there are no tools"),
     (TOOLS | {"tool_choice": {"type": "function", "function": {"name": "x"}}},
      "tool_choice: no tool has the name x"),
+    (TOOLS | {"tool_choice": allowed("auto", "stop", "x")}, "tool_choice: no tool has the name x"),
+    (TOOLS | {"tool_choice": allowed("none", "stop")},
+     "tool_choice.allowed_tools.mode: Invalid enum value 'none'"),
+    (TOOLS | {"tool_choice": allowed("auto")},
+     "tool_choice.allowed_tools.tools: "),
     ({"tools": [STOP, STOP]}, "tools: two functions have the same name"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]},
      "tools.0.function.name: Expected str matching regex"),
@@ -121,6 +139,7 @@ def test_a_template_without_tools_is_refused_or_has_them_in_the_systems_text() -
     ({"reasoning_effort": "none"}, {"enable_thinking": False}),
     ({"reasoning_effort": "high"}, {"enable_thinking": True}),
     (TOOLS, {"tools": 2}),
+    (TOOLS | {"tool_choice": allowed("auto", "stop")}, {"tools": 2}),
     (TOOLS | {"tool_choice": "none"}, {}),
 ])  # fmt: skip
 def test_the_template_gets_its_values(options: dict[str, Any], values: dict[str, Any]) -> None:
