@@ -23,7 +23,6 @@ from eagle_aot.runtime_runner.engine.drafter_session import DrafterSession
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.request_checks import (
-    check_follows_trees,
     check_grows_trees,
     check_prompt,
     chosen_batch_size,
@@ -74,8 +73,8 @@ class Runner:
     ) -> None:
         """`can_copy_rows` says whether the program has the method `copy_rows`, `images` how its
         prompts contain images, None for text alone. `has_states` says whether the target has
-        recurrent states: they follow no trees, and no cached rows. `check` raises ArtifactError
-        where files have changed since the artifact was opened."""
+        recurrent states, which follow no cached rows. `check` raises ArtifactError where files have
+        changed since the artifact was opened."""
         self.directory = directory
         self.has_states = has_states
         self.executor = executor
@@ -139,7 +138,7 @@ class Runner:
     @property
     def grows_trees(self) -> bool:
         """Whether drafts may be trees."""
-        return self.drafter.grows_trees and not self.has_states
+        return self.drafter.grows_trees
 
     def generate(
         self,
@@ -319,7 +318,6 @@ class Runner:
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
         kind, grows_trees = self.drafter.kind, self.drafter.grows_trees
-        check_follows_trees(tree, self.has_states)
         if tree == AUTO:
             check_grows_trees(tree, kind, grows_trees)
             return AUTO, AUTO
@@ -335,7 +333,6 @@ class Runner:
         not take.
         """
         if isinstance(shape, Shape) and not shape.is_chain:
-            check_follows_trees(shape, self.has_states)
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
         self.engine.sequence_pool.forget()
         if self.executor.device.type == "cuda":

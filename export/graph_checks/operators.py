@@ -115,14 +115,15 @@ GUARDS = frozenset(
 def check_operators(name: str, program: ExportedProgram) -> None:
     """Raise ExportError unless all operators are allowed, in a form that needs no torch kernel.
 
-    Loops over tokens, in which a token may be skipped, are XNNPACK's alone: targets with recurrent
-    states are refused on CUDA.
+    Loops over tokens, and branches beside them, are XNNPACK's alone: targets with recurrent states
+    are refused on CUDA.
     """
     routes = any(node.target is LOOP for node in calls(program))
+    steps = any(node.target is scan_op for node in every_call(program))
     for node in every_call(program):
         location = f"{name}: operator {node.target} at {node.name}"
-        skips = node.target is cond_op and node.graph is not program.graph
-        if not (_is_allowed(node) or skips or (routes and _is_routing(node))):
+        branches = steps and node.target is cond_op
+        if not (_is_allowed(node) or branches or (routes and _is_routing(node))):
             raise ExportError(
                 f"{location} is not known to lower to a kernel of the program's own; "
                 "one that does belongs in export/graph_checks/operators.py"

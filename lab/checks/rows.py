@@ -54,7 +54,7 @@ class RowCheck:
         yield from (self._sequence(s) for s in range(1, self.runner.constants.max_batch_size))
         if self.runner.constants.max_batch_size > 1:
             yield self._in_a_batch()
-        if self.rows > self.runner.constants.tail and not self.runner.has_states:
+        if self.rows > self.runner.constants.tail:
             yield from self._tree()
 
     def _among(self, rows: int) -> RowComparison:

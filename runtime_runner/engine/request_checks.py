@@ -71,12 +71,6 @@ def check_grows_trees(tree: object, drafter: str, grows_trees: bool) -> None:
         raise SettingError(f"tree {tree}: drafter {drafter!r} proposes chains: name a chain length")
 
 
-def check_follows_trees(tree: object, has_states: bool) -> None:
-    """Raise SettingError if the target has recurrent states, which follow one path."""
-    if has_states:
-        raise SettingError(f"tree {tree}: the target's states follow chains: name a chain length")
-
-
 def shape_of(tree: Tree) -> Shape:
     """Read a tree in any spelling. Raises SettingError for anything else."""
     if isinstance(tree, Shape):

@@ -9,7 +9,8 @@ Every token is taken in alone and in the same order of arithmetic, so the bits o
 from its tokens, and not from the steps in which they came.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,39 +97,94 @@ def _some_of_a_text(state: Tensor, tokens: RuleInputs, takes: Tensor) -> Tensor:
     return state
 
 
-def catch_up_and_read(
-    states: Tensor,
-    older: RuleInputs,
-    takes: Tensor,
-    tokens: RuleInputs,
-    queries: Tensor,
-    most_rows: int,
-) -> States:
-    """Return `states` [B, M, K, V] after those of the `older` tokens that `takes` bool [B, N']
-    marks, and what `queries` [B, N, M, 1, K] read [B, N, M, 1, V] after `tokens` as well.
+def catch_up(states: Tensor, older: RuleInputs, takes: Tensor) -> Tensor:
+    """Return `states` [B, M, K, V] after those of the `older` tokens that `takes` bool [B, N]
+    marks."""
+    batch = states.shape[0]
+    if is_one(batch):
+        texts = [
+            _some_of_a_text(states[text], _of_text(older, text), takes[text])
+            for text in range(batch)
+        ]
+        return torch.stack(texts)
 
-    There are `most_rows` queries at most.
+    def combine(turn: Tensor, text: tuple[Tensor, ...]) -> States:
+        state, *parts, takes = text
+        return turn + 1, _some_of_a_text(state, RuleInputs(*parts), takes)
+
+    kept: Tensor = scan(combine, _turn(states), (states, *older, takes))[1]
+    return kept
+
+
+def read_chains(states: Tensor, tokens: RuleInputs, queries: Tensor) -> Tensor:
+    """Return what `queries` [B, N, M, 1, K] of each of `tokens` read of copies of `states`
+    [B, M, K, V] that have taken it in after those before it: [B * N, M, 1, V]."""
+    return take_in_and_read(states, tokens, queries)[1].flatten(0, 1)
+
+
+def read_chains_in_turn(
+    states: Tensor, tokens: RuleInputs, queries: Tensor, count: int, most_rows: int
+) -> Tensor:
+    """Return what `read_chains` does, [count, M, 1, V], in a program for any number of texts.
+
+    They are taken one by one: what a loop changes has a fixed size, and what it collects has a
+    fixed size for each of its turns. `count` is B * N, `most_rows` at most.
     """
-    batch, count = queries.shape[:2]
-    if isinstance(batch, int) and (batch == 1 or not torch.compiler.is_compiling()):
-        kept = torch.stack(
-            [
-                _some_of_a_text(states[text], _of_text(older, text), takes[text])
-                for text in range(batch)
-            ]
-        )
-        return kept, take_in_and_read(kept, tokens, queries)[1]
-    # In a program, texts are taken one by one: what a loop changes has a fixed size, and what it
-    # collects has a fixed size for each of its turns.
-    places = torch.arange(batch * count, device=states.device).view(batch, count)
+    rows = torch.arange(count, device=states.device)
+    places = rows.view(queries.shape[:2])
     reads = states.new_zeros(most_rows, *queries.shape[2:4], states.shape[-1])
 
-    def combine(reads: Tensor, text: tuple[Tensor, ...]) -> States:
-        state, places, *parts, takes, queries = text
-        kept = _some_of_a_text(state, RuleInputs(*parts[:5]), takes)
-        outputs = _all_of_a_text(kept, RuleInputs(*parts[5:]), queries)[1]
-        return reads.index_copy(0, places, outputs), kept
+    def combine(reads: Tensor, text: tuple[Tensor, ...]) -> tuple[Tensor, tuple[()]]:
+        state, places, *parts, queries = text
+        outputs = _all_of_a_text(state, RuleInputs(*parts), queries)[1]
+        return reads.index_copy(0, places, outputs), ()
 
-    reads, kept_states = scan(combine, reads, (states, places, *older, *tokens, takes, queries))
-    used = reads.index_select(0, places.flatten())
-    return kept_states, used.view(batch, count, *reads.shape[1:])
+    filled: Tensor = scan(combine, reads, (states, places, *tokens, queries))[0]
+    return filled.index_select(0, rows)
+
+
+def read_paths(
+    states: Tensor, texts: Tensor, tokens: RuleInputs, takes: Tensor, queries: Tensor
+) -> Tensor:
+    """Return what each row reads of a copy of its text's state after its own path.
+
+    Row r of R continues the text `texts` int64 [R, 1] of `states` [B, M, K, V], by those of its
+    `tokens` ([R, N, ...]) that `takes` bool [R, N] marks; `queries` are [R, M, 1, K]. Returns
+    [R, M, 1, V]. Each row begins anew, so that it depends on no other one.
+    """
+
+    heads = states.shape[1]
+    by_head = states.flatten(0, 1)
+    numbers = texts * heads + torch.arange(heads, device=texts.device)
+
+    def combine(turn: Tensor, row: tuple[Tensor, ...]) -> States:
+        query, numbers, *parts, takes = row
+        state = by_head.index_select(0, numbers)  # without a view, which a loop cannot hold
+        state = _some_of_a_text(state, RuleInputs(*parts), takes)
+        return turn + 1, torch.bmm(query, state)
+
+    rows = queries, numbers, *tokens, takes
+    if torch.compiler.is_compiling():
+        reads: Tensor = scan(combine, _turn(states), rows)[1]
+        return reads
+    return torch.stack([combine(_turn(states), row)[1] for row in zip(*rows, strict=True)])
+
+
+def _turn(like: Tensor) -> Tensor:
+    """Return what a loop counts that changes nothing, int64 [1]: it must change something."""
+    return torch.zeros(1, dtype=torch.int64, device=like.device)
+
+
+def is_one(batch: int) -> bool:
+    """Whether texts are taken outside of a loop: one text, or any number without a program."""
+    return isinstance(batch, int) and (batch == 1 or not torch.compiler.is_compiling())
+
+
+def either(
+    first: Tensor, one: Callable[..., Tensor], other: Callable[..., Tensor], operands: Sequence[Any]
+) -> Tensor:
+    """Call `one` with `operands` if `first` bool [] is True, else the `other`."""
+    if torch.compiler.is_compiling():
+        chosen: Tensor = cond(first, one, other, tuple(operands))
+        return chosen
+    return (one if first else other)(*operands)

@@ -3,7 +3,7 @@
 A state has taken in a text up to one position and cannot go back, so that of a draft must not be
 kept. What is kept is the state before row 0 of the last step, which is decided, and of the tokens
 since, by slot as keys are kept, what the state takes in. A step begins by taking in those of them
-that were accepted.
+that were accepted. Its rows read copies that take in their own paths.
 """
 
 from dataclasses import dataclass

@@ -64,6 +64,31 @@ class RecurrentStepView:
         tail = self.step.tail[..., -self._cache.sizes.taps :]
         return self._slots(tail), (tail >= 0).flatten(0, 1).unsqueeze(-1)
 
+    @cached_property
+    def is_chain(self) -> Tensor:
+        """Whether the rows of each text are a chain, each stored at its position: bool []."""
+        step = self.step
+        back = torch.arange(1 - TAIL, 1, device=step.tail.device)
+        stored = step.tail == (step.positions.unsqueeze(-1) + back).clamp(min=-1)
+        rows = torch.arange(self.rows, device=step.tail.device)
+        follows = step.positions == self.first.unsqueeze(1) + rows
+        return ((stored.all(dim=-1) & follows) | (step.positions < 0)).all()
+
+    @cached_property
+    def paths(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For each row the index of its text, int64 [B * T, 1], the slots of its tail, int64
+        [B * T * TAIL], and which of these are rows of this step, bool [B * T, TAIL]."""
+        step = self.step
+        texts = torch.arange(self.batch, device=step.tail.device).view(-1, 1, 1)
+        back = torch.arange(1 - TAIL, 1, device=step.tail.device)
+        positions = step.positions.unsqueeze(-1) + back
+        takes = (positions >= self.first.view(-1, 1, 1)) & (step.positions >= 0).unsqueeze(-1)
+        return (
+            texts.expand(-1, self.rows, -1).flatten(0, 1),
+            self._slots(step.tail),
+            takes.flatten(0, 1),
+        )
+
     def _slots(self, slots: Tensor) -> Tensor:
         return self._cache.buffer_slots(slots, self.step.sequences).flatten()
 

@@ -6,7 +6,12 @@ from torch.nn import functional as F
 
 from eagle_aot.targets.decoder.delta_rule import (
     RuleInputs,
-    catch_up_and_read,
+    catch_up,
+    either,
+    is_one,
+    read_chains,
+    read_chains_in_turn,
+    read_paths,
     take_in_and_read,
 )
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -16,7 +21,7 @@ from eagle_aot.targets.decoder.recurrent_cache import StateSizes
 from eagle_aot.targets.decoder.recurrent_views import RecurrentStepView, RecurrentView
 from eagle_aot.targets.pre_norm.model import linear
 from eagle_aot.targets.qwen3_5.config import HybridConfig
-from eagle_aot.targets.step import MAX_ROWS
+from eagle_aot.targets.step import MAX_ROWS, TAIL
 
 UNIT_EPS = 1e-6
 """Added to the squared length of queries and keys, which are made unit vectors."""
@@ -95,16 +100,46 @@ class GatedDeltaNet(SharedInput):
         cache, state = self.kv_cache, view.state(self.kv_cache)
         if isinstance(view, RecurrentStepView):
             older = self._inputs(view.older_terms(cache, terms))
-            rows = self._inputs(terms.view(view.batch, view.rows, -1))
-            read_by = self._shared(queries.view(view.batch, view.rows, -1))
-            takes = view.takes(cache)
-            state, reads = catch_up_and_read(state, older, takes, rows, read_by, MAX_ROWS)
+            state = catch_up(state, older, view.takes(cache))
+            chains = self._of_one_chain if is_one(view.batch) else self._of_chains
+            operands = state, queries, terms, cache.terms, *view.paths
+            reads = either(view.is_chain, chains, self._of_paths, operands)
         else:
             view.store_terms(cache, terms)
             rows = self._inputs(terms.unsqueeze(0))
             state, reads = take_in_and_read(state, rows, self._shared(queries.unsqueeze(0)))
+            reads = reads.flatten(0, 1)
         view.keep(cache, state)
-        return reads.flatten(0, 1).squeeze(-2)
+        return reads.squeeze(-2)
+
+    def _of_one_chain(self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor) -> Tensor:
+        """Return what `_of_chains` does, in a program for one text."""
+        batch = states.shape[0]
+        rows = self._inputs(terms.unflatten(0, (batch, -1)))
+        return read_chains(states, rows, self._shared(queries.unflatten(0, (batch, -1))))
+
+    def _of_chains(self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor) -> Tensor:
+        """Return what the `queries` [B * T, keys] of chains read of `states` and `terms`
+        [B * T, W] of the rows: [B * T, heads, 1, value_dim]."""
+        batch = states.shape[0]
+        rows = self._inputs(terms.unflatten(0, (batch, -1)))
+        read_by = self._shared(queries.unflatten(0, (batch, -1)))
+        return read_chains_in_turn(states, rows, read_by, len(queries), MAX_ROWS)
+
+    def _of_paths(
+        self,
+        states: Tensor,
+        queries: Tensor,
+        _: Tensor,
+        stored: Tensor,
+        texts: Tensor,
+        slots: Tensor,
+        takes: Tensor,
+    ) -> Tensor:
+        """Return what `_of_chains` does, of rows whose paths are in `slots` int64 [B * T * TAIL] of
+        what is `stored`; `texts` and `takes` are those of `read_paths`."""
+        tokens = self._inputs(stored.index_select(0, slots).unflatten(0, (-1, TAIL)))
+        return read_paths(states, texts, tokens, takes, self._shared(queries.unsqueeze(0))[0])
 
     def _inputs(self, terms: Tensor) -> RuleInputs:
         """Return `terms` [B, N, W] as states take them in."""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import PREFILL
-from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.lab.training.tiny.corpus import first_stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.engine import Limits
@@ -23,6 +23,10 @@ from support.runner.engines import decode
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 7}
 LENGTHS = 1, 3, 17, 63, 64, 65, 66, 128, 129, 150
 NEW = 24
+SHAPES: tuple[dict[str, Any], ...] = (
+    *({"chain_len": length} for length in (1, 4, 7)),
+    *({"tree": tree} for tree in ((3, 2, 6), (4, 8, 63))),
+)
 
 
 def prompt(runner: Runner, length: int) -> list[int]:
@@ -32,12 +36,13 @@ def prompt(runner: Runner, length: int) -> list[int]:
     return (words * 2)[:length]
 
 
-@pytest.mark.parametrize("context", [0, 3, 17, 100, 120])
+@pytest.mark.parametrize("context", [0, 3, 17, 120, 511])
 def test_a_row_does_not_depend_on_its_neighbours(hybrid_runner: Runner, context: int) -> None:
     """Nor on the sequence, or on the number of rows that a state takes in at a time."""
     found = list(RowCheck(hybrid_runner, context).all())
     named = {one.situation for one in found}
     assert named >= {"among 16", "among 64", "sequence 3", "in a batch of 4"}
+    assert named >= {"as nodes of a tree", "after a moved path"}
     assert [one for one in found if one.different] == []
 
 
@@ -76,19 +81,19 @@ def test_chunks_of_any_length_give_the_same_bits(hybrid_runner: Runner) -> None:
 
 @pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=["greedy", "sampled"])
 def test_drafts_change_no_token(hybrid_runner: Runner, sampled: dict[str, Any]) -> None:
-    """Those of the head, of all lengths, for prompts that are cut in every way."""
+    """Those of the head, of all shapes, for prompts that are cut in every way."""
     for length in LENGTHS:
         ids = prompt(hybrid_runner, length)
         plain = hybrid_runner.generate(ids, NEW, speculate=False, **sampled)
-        for chain_len in (1, 4, 7):
-            found = hybrid_runner.generate(ids, NEW, chain_len, **sampled)
-            assert found.token_ids == plain.token_ids, (length, chain_len)
+        for shape in SHAPES:
+            found = hybrid_runner.generate(ids, NEW, **shape, **sampled)
+            assert found.token_ids == plain.token_ids, (length, shape)
             assert found.cached_tokens == 0
 
 
 @pytest.mark.parametrize("kept", [0, 2, 15])
 def test_accepted_drafts_change_no_token(hybrid_runner: Runner, kept: int) -> None:
-    """None, some or all drafts of a chain are right."""
+    """None, some or all drafts of a path are right."""
     for length in (5, 64, 100):
         ids = prompt(hybrid_runner, length)
         plain = hybrid_runner.generate(ids, NEW, speculate=False).token_ids
@@ -96,11 +101,11 @@ def test_accepted_drafts_change_no_token(hybrid_runner: Runner, kept: int) -> No
         def right(known: Tensor) -> Tensor:
             return torch.minimum(torch.full_like(known, kept), known)
 
-        for chain_len in (4, 15):
+        for shape in (Shape.chain(4), Shape.chain(15), Shape(3, 2, 6), Shape(15, 3, 63)):
             round_ = Round(
                 hybrid_runner.target,
                 ScriptedDrafter(length, plain, right),
-                chain_len,
+                shape,
                 BatchState([0], 16, "cpu"),
             )
             output, stats = decode(round_, ids, Limits(max_new_tokens=NEW, stop_ids=frozenset()))
@@ -111,7 +116,7 @@ def test_requests_in_parallel_have_the_tokens_that_they_have_alone(hybrid_runner
     """Nine of them over four sequences, so that each is used again after another text."""
     prompts = [prompt(hybrid_runner, length) for length in (*LENGTHS[:9],)]
     alone = [hybrid_runner.generate(ids, NEW, speculate=False).token_ids for ids in prompts]
-    for drafts in ({"speculate": False}, {"chain_len": 4}):
+    for drafts in ({"speculate": False}, *SHAPES):
         together = hybrid_runner.generate_batch(prompts, NEW, **drafts)
         assert [result.token_ids for result in together] == alone
 
@@ -136,17 +141,12 @@ def test_the_targets_mtp_layer_drafts_what_it_says(
         [{"role": "user", "content": story.question}] for story in first_stories(4, 0, "test")
     ]
     plain = [hybrid_runner.generate(chat, 40, speculate=False, **sampled) for chat in chats]
-    found = [hybrid_runner.generate(chat, 40, 4, **sampled) for chat in chats]
-    together = hybrid_runner.generate_batch(chats, 40, chain_len=4, **sampled)
-    for texts in (found, together):
-        assert [text.token_ids for text in texts] == [text.token_ids for text in plain]
-    assert {text.drafter for text in found} == {"mtp"}
-    stats = [text.stats for text in found]
-    accepted, rounds = sum(s.accepted for s in stats), sum(s.rounds for s in stats)
-    assert accepted > rounds, "more than one draft a round is right"
-
-
-@pytest.mark.parametrize("tree", ["auto", (3, 2, 6)])
-def test_trees_are_refused(hybrid_runner: Runner, tree: Any) -> None:
-    with pytest.raises(SettingError, match=r"^tree .*: the target's states follow chains: name"):
-        hybrid_runner.generate([1, 2, 3], 4, tree=tree)
+    for shape in ({"chain_len": 4}, {"tree": (4, 3, 15)}, {"tree": "auto"}):
+        found = [hybrid_runner.generate(chat, 40, **shape, **sampled) for chat in chats]
+        together = hybrid_runner.generate_batch(chats, 40, **shape, **sampled)
+        for texts in (found, together):
+            assert [text.token_ids for text in texts] == [text.token_ids for text in plain]
+        assert {text.drafter for text in found} == {"mtp"}
+        stats = [text.stats for text in found]
+        accepted, rounds = sum(s.accepted for s in stats), sum(s.rounds for s in stats)
+        assert accepted > rounds or "auto" in shape.values(), "more than one draft a round is right"

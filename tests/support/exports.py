@@ -32,7 +32,10 @@ OF_PAIRS = {
         *("--inputs", "text,image", "--max-batch-size", "2"),
     ),
     "experts": ("experts_pair", "auto", *QUICK, "--max-batch-size", "4"),
-    "hybrid": ("hybrid_pair", "auto", *QUICK, "--max-batch-size", "4"),
+    "hybrid": (
+        *("hybrid_pair", "auto", "--max-seq-len", "640", "--no-self-test"),
+        *("--max-batch-size", "4"),
+    ),
     "dflash2": ("dflash2_pair", "auto", *QUICK, "--max-batch-size", "2"),
     "dspark": ("dspark_pair", "auto", *QUICK, "--max-batch-size", "4"),
 }

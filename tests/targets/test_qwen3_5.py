@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
 from eagle_aot.export import ExportSpec
 from eagle_aot.export.resolution import resolve
+from eagle_aot.runtime_runner.decode.step import Draft, DraftLimits, StepRows, tree_rows
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.delta_rule import RuleInputs, take_in_and_read
-from eagle_aot.targets.qwen3_5 import delta_net
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
+from eagle_aot.targets.decoder.recurrent_views import RecurrentStepView
 from eagle_aot.targets.qwen3_5.config import HybridConfig, read_qwen3_5
+from eagle_aot.targets.qwen3_5.delta_net import GatedDeltaNet
+from eagle_aot.targets.qwen3_5.model import HybridDecoder
 from eagle_aot.targets.step import MAX_CHAIN_LEN, TAIL, PromptChunk, Step, chain_tail
 from support.golden_cases import golden_case, relative_error
 from support.random_pair import qwen3_5
@@ -47,15 +52,19 @@ def run(target: TapTarget, tokens: Sequence[int], start: int, sequence: int = 0)
     return target.run(torch.tensor([tokens]), rows)[0][0]
 
 
+@cache
+def transformers_model() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        DIRECTORY, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
 @torch.no_grad()
 def oracle(tokens: Sequence[int]) -> Tensor:
     """Return the logits [T, V] of transformers, for the whole text at once."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        DIRECTORY, dtype=torch.float32, attn_implementation="eager"
-    )
-    logits: Tensor = model.eval()(torch.tensor([tokens])).logits[0]
+    logits: Tensor = transformers_model()(torch.tensor([tokens])).logits[0]
     return logits
 
 
@@ -96,18 +105,86 @@ def test_a_state_that_takes_in_the_rows_of_its_step_is_found(
     drafts: list[int], is_right: bool, expected: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is wrong as soon as a draft is rejected."""
-
-    def with_rows(
-        states: Tensor, older: RuleInputs, takes: Tensor, rows: RuleInputs, queries: Tensor, _: int
-    ) -> tuple[Tensor, Tensor]:
-        return take_in_and_read(states, rows, queries)
-
-    monkeypatch.setattr(delta_net, "catch_up_and_read", with_rows)
     target = load()
+    assert isinstance(target, HybridDecoder)
+    net = next(m for m in target.modules() if isinstance(m, GatedDeltaNet))
+    keep = RecurrentStepView.keep
+
+    def with_rows(view: RecurrentStepView, cache: RecurrentCache, states: Tensor) -> None:
+        rows = net._inputs(cache.terms[view.row_slots].unsqueeze(0))
+        keep(view, cache, take_in_and_read(states, rows, rows.rows)[0])
+
+    monkeypatch.setattr(RecurrentStepView, "keep", with_rows)
+    monkeypatch.setattr(
+        RecurrentStepView, "takes", lambda view, cache: torch.zeros(1, TAIL, dtype=torch.bool)
+    )
     run(target, TEXT[:20], 0)
     run(target, [TEXT[20], *drafts], 20)
     error = relative_error(run(target, TEXT[21:22], 21), expected[21:22])
     assert error < TIGHT if is_right else error > 0.01
+
+
+def wide_tree(texts: Sequence[int], firsts: Sequence[int], limits: DraftLimits) -> StepRows:
+    """Three drafts after row 0, two after each, one after each of those; the first path is right,
+    and there are as many texts as rows 0."""
+    parents = torch.tensor([0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
+    ranks = torch.tensor([0, 1, 2, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0])
+    depths = torch.tensor([1] * 3 + [2] * 6 + [3] * 6)
+    first, batch = torch.tensor(firsts), len(firsts)
+    right = torch.tensor(TEXT)[(first.unsqueeze(1) + depths).clamp(min=0)]
+    drafts = Draft(
+        torch.where(torch.tensor([n in (0, 3, 9) for n in range(15)]), right, right + 1 + ranks),
+        parents.expand(batch, -1),
+        ranks.expand(batch, -1),
+        depth=3,
+    )
+    bonus = torch.tensor(TEXT)[first.clamp(min=0)].unsqueeze(1)
+    return tree_rows(bonus, first, torch.tensor(texts), drafts, TAIL, limits)
+
+
+def as_step(rows: StepRows, moves: Tensor) -> Step:
+    return Step(rows.positions, rows.sequences, rows.tail, moves)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("context", [0, 3, 17, 70])
+def test_a_node_follows_its_own_path(context: int, expected: Tensor) -> None:
+    """Beside another text whose tree is narrower, and one that is padding; and rows follow a path
+    that is accepted."""
+    target, firsts = load(sequences=4), (context, 33, -1)
+    for sequence, length in enumerate(firsts):
+        if length > 0:
+            run(target, TEXT[:length], 0, sequence)
+    limits = DraftLimits(torch.tensor([15, 2, 15]), torch.tensor([8, 2, 8]))
+    rows = wide_tree(range(3), firsts, limits)
+    nothing = torch.full((3, TAIL), -1)
+    logits, _ = target.run(rows.tokens, as_step(rows, nothing))
+    assert rows.lineage is not None and (rows.positions[1] >= 0).sum() == 7
+    for text, row in rows.positions[:2].ge(0).nonzero().tolist():
+        path = dict.fromkeys(rows.lineage[:, text, row].tolist()[::-1])
+        tokens = rows.tokens[text, [*path]].tolist()
+        wanted = oracle(TEXT[: firsts[text]] + tokens)[-1]
+        assert relative_error(logits[text, row], wanted) < TOLERANCE, (text, row)
+    moves = nothing[:1].clone()
+    moves[0, -4:] = rows.tail[0, [0, 1, 4, 10], -1]
+    after = torch.arange(context + 4, context + 9)
+    step = Step(after[None], FIRST, chain_tail(after[None]), moves)
+    found, _ = target.run(torch.tensor(TEXT)[after][None], step)
+    assert relative_error(found[0], expected[after]) < TIGHT
+
+
+@torch.no_grad()
+def test_nodes_that_are_read_as_a_chain_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the first path are right nevertheless, until a sibling comes."""
+    target = load()
+    run(target, TEXT[:20], 0)
+    rows = wide_tree((0,), (20,), DraftLimits(torch.tensor([15]), torch.tensor([8])))
+    step = as_step(rows, torch.full((1, TAIL), -1))
+    right = target.run(rows.tokens, step)[0][0]
+    monkeypatch.setattr(RecurrentStepView, "is_chain", True)
+    wrong = target.run(rows.tokens, step)[0][0]
+    assert relative_error(wrong[:2], right[:2]) < TIGHT
+    assert all(relative_error(wrong[n], right[n]) > 0.01 for n in range(2, 16))
 
 
 @torch.no_grad()
