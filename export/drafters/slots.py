@@ -1,6 +1,6 @@
 """The methods of drafters with a slot for each pair of a token and a feature."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 import torch
 
@@ -23,7 +23,6 @@ from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
-@runtime_checkable
 class SlotDraft(DraftModel, Protocol):
     """A drafter with a slot for each pair of a token and a feature; `kv_cache` is that of its first
     layer, which has so many query `heads`."""
@@ -46,8 +45,7 @@ def methods_of_slots(
     """Return the methods of a head: the first of `slots`, called `name`, runs a round's slots, the
     second one a prompt's."""
     decode, prefill = slots
-    draft, batch = pair.draft, lengths.max_batch_size
-    assert isinstance(draft, SlotDraft)
+    draft, batch = cast(SlotDraft, pair.draft), lengths.max_batch_size
     served = use_splitk and is_served(draft)
     dtype = draft.dtype
     spec = MethodSpec(
@@ -68,8 +66,7 @@ def methods_of_slots(
 
 def prompt_spec(method: Method, pair: Pair, lengths: MethodLengths) -> MethodSpec:
     """Return `method` as `draft_prefill`, which is traced and tuned for many rows."""
-    draft, rows = pair.draft, lengths.max_prefill
-    assert isinstance(draft, SlotDraft)
+    draft, rows = cast(SlotDraft, pair.draft), lengths.max_prefill
     features = torch.zeros(1, rows, draft.hidden_size, dtype=draft.dtype)
     inputs = prompt_inputs(rows) | {FEATURES: (features, {1: ROWS})}
     if reads_images(pair):
