@@ -394,14 +394,16 @@ def test_a_step_that_does_not_end_is_a_failure(engine: Engine, gate: Gate) -> No
 
 def test_a_callback_that_hangs_blocks_no_other_thread(engine: Engine) -> None:
     """As a tokenizer's decoder may: health, signals and other requests are still answered."""
-    worker, released = Worker(engine, 2, max_step_seconds=0.01), threading.Event()
+    worker, hangs, released = Worker(engine, 2), threading.Event(), threading.Event()
     outcomes = list[RequestOutcome]()
 
     def hang(tokens: list[int]) -> None:
-        released.wait(SECONDS)
+        hangs.set()
+        released.wait(6 * SECONDS)
 
     def use() -> None:
         worker.cancel(*worker.submit((generation_of([3], 3), outcomes.append)))
+        worker._max_step_seconds = 0.01  # not before: a failed engine accepts no request
         while worker.failure is None:
             time.sleep(0.001)
         worker.drain()
@@ -409,11 +411,12 @@ def test_a_callback_that_hangs_blocks_no_other_thread(engine: Engine) -> None:
 
     worker.submit((generation_of([1, 2], 3, hang), outcomes.append))
     worker.start()
+    assert hangs.wait(SECONDS)
     thread = threading.Thread(target=use, daemon=True)
     thread.start()
-    thread.join(SECONDS / 2)
+    thread.join(3 * SECONDS)
     assert not thread.is_alive(), "it waits for the hanging one"
-    assert worker.pending == 0 and len(outcomes) == 2
+    assert not released.is_set() and worker.pending == 0 and len(outcomes) == 2
     released.set()
     worker.close()
 
