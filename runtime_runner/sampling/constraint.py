@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written as by Python's json.dumps: where any blanks are allowed, some models write
 nothing else. A schema may say otherwise under the key x-guidance."""
+MOST_FORCED = 2048
+"""How many tokens may have to come next. llguidance writes them all for each mask: a megabyte of
+fixed text, or an object in itself without end, would hold up all other requests for seconds."""
+TOO_FIXED = f"more than {MOST_FORCED} tokens of fixed text follow"
 LONGEST_REASON = 300
 """Characters of llguidance's own words in an error."""
 
@@ -115,9 +119,13 @@ class CompiledForm:
         cannot be. `value` is kept: its identity is the form's name."""
         self.value, self.grammar, self._limits = value, grammar, limits
         self._tokenizer = tokenizer
-        self._matcher = self.start()
+        self._matcher, self.error = self.start(), None
+        if len(self._matcher.compute_ff_tokens()) > MOST_FORCED:
+            self.error = TOO_FIXED
+            return
         self._matcher.compute_bitmask()  # kept for first tokens; some errors show up only here
-        self.error = self._matcher.get_error() if self._matcher.is_error() else None
+        if self._matcher.is_error():
+            self.error = self._matcher.get_error()
 
     def matcher(self) -> "LLMatcher":
         """Return a matcher of an empty answer."""
@@ -161,25 +169,22 @@ class LLGuidanceConstraint:
         self._since_fill += (token,)
 
     def look_ahead(self, bitmask: Tensor | None) -> list[int]:
-        forced = list[int]()
+        found = list[int]()
 
-        def visit(row: int, matcher: "LLMatcher") -> None:
-            nonlocal forced
+        def visit(row: int, matcher: "LLMatcher", forced: list[int]) -> None:
             if bitmask is not None:
                 matcher.unsafe_compute_mask_ptr(bitmask.data_ptr(), len(bitmask))
-            forced = matcher.compute_ff_tokens()
-            self._ahead = matcher
+            found[:], self._ahead = forced, matcher
 
         self._walk(DraftRows([0], [[]]), visit)
-        return forced
+        return found
 
     def repair(self, rows: DraftRows) -> bool:
         before = [*rows.tokens]
 
-        def visit(row: int, matcher: "LLMatcher") -> None:
+        def visit(row: int, matcher: "LLMatcher", forced: list[int]) -> None:
             children = rows.children[row]
-            forced = matcher.compute_ff_tokens() if children else []
-            if forced and forced[0] not in (rows.tokens[child] for child in children):
+            if children and forced and forced[0] not in (rows.tokens[child] for child in children):
                 rows.tokens[children[0]] = forced[0]
 
         self._walk(rows, visit)
@@ -189,23 +194,26 @@ class LLGuidanceConstraint:
         self._since_fill = ()
         width = bitmask.shape[1]
 
-        def visit(row: int, matcher: "LLMatcher") -> None:
+        def visit(row: int, matcher: "LLMatcher", forced: list[int]) -> None:
             matcher.unsafe_compute_mask_ptr(bitmask.data_ptr() + row * width, width)
 
         self._failed = self._walk(rows, visit)
 
     def _walk(
-        self, rows: DraftRows, visit: Callable[[int, "LLMatcher"], None]
+        self, rows: DraftRows, visit: Callable[[int, "LLMatcher", list[int]], None]
     ) -> dict[tuple[int, ...], str]:
-        """Call `visit` at each row that may come, with a matcher after it. Returns why no token can
-        follow some rows, by the drafts of their paths."""
+        """Call `visit` at each row that may come, with a matcher after it and the tokens that must
+        come next. Returns why no token can follow some rows, by the drafts of their paths."""
         failed: dict[tuple[int, ...], str] = {}
         renewed_for: tuple[int, ...] | None = None
         left: list[tuple[int, tuple[int, ...], LLMatcher | None]] = [(0, (), None)]
         while left:
             row, path, found = left.pop()
             matcher = found or self._after(path)
-            visit(row, matcher)
+            if len(forced := matcher.compute_ff_tokens()) > MOST_FORCED:
+                failed[path] = TOO_FIXED
+                continue
+            visit(row, matcher, forced)
             if not matcher.is_error():
                 left += self._children(rows, row, path, matcher)
             elif renewed_for != path:  # perhaps it was another row's, or another answer's fault

@@ -1,6 +1,7 @@
 """Which tokens a constraint forbids, compared with what the texts of all tokens would add."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -355,4 +356,66 @@ def test_an_object_is_a_schema_too() -> None:
 def test_costly_forms_are_compiled_in_bounded_time(structure: dict[str, object]) -> None:
     started = time.process_time()
     assert allowed(constraint_of(**structure))
+    assert time.process_time() - started < 5
+
+
+OF_ITSELF = {
+    "type": "object",
+    "properties": {"v": {"$ref": "#"}},
+    "required": ["v"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "line"),
+    [
+        ({"enum": [f"{i:05d}" for i in range(100_000)]}, "initial lexer configuration"),
+        ({"enum": [*range(100_000)]}, "initial lexer configuration"),
+        ({"enum": [f"value {i}" for i in range(100_000)]}, "1488900 characters: at most 1000000"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "Unsatisfiable schema"),
+        ({"enum": []}, "Unsatisfiable schema"),
+        ({"type": "integer", "minimum": 5, "maximum": 3}, "Unsatisfiable schema"),
+        ({"type": "string", "pattern": "^a$", "minLength": 3}, "Unsatisfiable schema"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, ""),
+        ({"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(20_000)}},
+         "schema too large"),
+        ({"allOf": [{"anyOf": [{"properties": {f"{n}{i}": {"const": i}}} for n in "ab"]}
+                    for i in range(30)]}, "schema too large"),
+        ({"const": "ab" * 200_000}, "more than 2048 tokens of fixed text follow"),
+        (OF_ITSELF, "more than 2048 tokens of fixed text follow"),
+    ],
+)  # fmt: skip
+def test_forms_that_cannot_be_written_are_refused_in_bounded_time_and_memory(
+    schema: dict[str, object], line: str
+) -> None:
+    started, before = time.process_time(), resident_bytes()
+    with pytest.raises(SettingError) as error:
+        constraint_of(json_schema=schema)
+    assert str(error.value).startswith(f"json_schema: {line}") and "\n" not in str(error.value)
+    assert time.process_time() - started < 5 and resident_bytes() - before < 300 << 20
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("rest", [{"const": "ab" * 100_000}, OF_ITSELF | {"$id": "rest"}])
+def test_fixed_text_of_any_length_in_an_answer_ends_it_in_bounded_time(
+    rest: dict[str, object],
+) -> None:
+    """Plain and drafted, at the same token."""
+    array = {"type": "array", "prefixItems": [rest], "minItems": 1}
+    form = constraint_of(json_schema={"anyOf": [{"const": 1}, array]})
+    bracket, other = token_of("["), token_of("1")
+    started = time.process_time()
+    assert {bracket, other} <= allowed(form) and form.look_ahead(None) == []
+    rows = DraftRows([0, bracket, token_of("a"), other], [[1, 3], [2], [], []])
+    form.repair(rows)
+    found = masks(form, rows)
+    assert found[1:] == [None, None, {STOP}]
+    form.advance(bracket)
+    with pytest.raises(ConstraintError, match="form: more than 2048 tokens of fixed text follow"):
+        form.advance(token_of('"'))
     assert time.process_time() - started < 5
