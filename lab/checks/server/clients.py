@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from eagle_aot.common.prompts import read_prompts
+from eagle_aot.lab.checks.forms import FORMS
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
@@ -25,6 +26,10 @@ from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 TEMPERATURES = 0.0, 0.7, 1.0
 LOGPROBS = None, None, None, None, 2
 """Every fifth request wants log probabilities, of so many of the likeliest tokens."""
+STRUCTURES: list[dict[str, Any]] = [{}, *(each for form in FORMS.values() for each in (form, {}))]
+"""Every second request has a form; their number goes with any temperature."""
+FORM_NAMES = {"json_schema": "json", "choices": "choice"}
+"""Where vLLM has other names."""
 HALF_REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
 TIMEOUT = 120.0  # seconds
 LEAVES = 0.005, 1.0
@@ -92,6 +97,7 @@ def expected_answers(
             logprobs=LOGPROBS[seed % len(LOGPROBS)],
             seed=seed,
             max_new_tokens=max_new_tokens,
+            **STRUCTURES[seed % len(STRUCTURES)],
         )
         answer = answer_of(runner.answer(prompt, parameters))
         expected.append(ExpectedAnswer(prompt, parameters, answer))
@@ -201,6 +207,10 @@ class Client:
             "temperature": parameters.temperature,
             "max_tokens": parameters.max_new_tokens,
         }
+        if parameters.structure is not None:
+            name, value = parameters.structure
+            form = {FORM_NAMES.get(name, name): value}
+            options["extra_body"] = {"structured_outputs": form}
         if parameters.logprobs is not None:
             options |= {"logprobs": True, "top_logprobs": parameters.logprobs}
         return options

@@ -6,10 +6,10 @@
     python -m eagle_aot.lab.checks.server.soak tiny prompts.jsonl --minutes 10 --chaos
 
 Texts are first made one by one in this process. Clients then request them again and again, whole
-and streamed, some with log probabilities. With --chaos some clients leave, before their first token
-or in mid-stream, some read slowly, and some send half a request. At the end the server must have as
-much memory and as many descriptors and threads as after a tenth of the time, all its caches must be
-free, and SIGTERM must end it.
+and streamed, half of them in a given form, some with log probabilities. With --chaos some clients
+leave, before their first token or in mid-stream, some read slowly, and some send half a request. At
+the end the server must have as much memory and as many descriptors and threads as after a tenth of
+the time, all its caches must be free, and SIGTERM must end it.
 """
 
 import json
@@ -48,6 +48,8 @@ MORE_DESCRIPTORS = 2  # of this process's own connections
 MORE_THREADS = 8  # of a pool that grows with the requests in parallel, and stays
 SETTLE_SECONDS = 30.0
 SHOWN = 3  # problems
+PARTS = 10
+"""The time is divided so; the server is sampled after each part."""
 
 
 class SoakSpec(msgspec.Struct, kw_only=True, frozen=True):
@@ -105,7 +107,8 @@ class ServerSample:
 class SoakResult:
     """What happened in `seconds`.
 
-    `samples` are of the server before, after a tenth of the time, and when all clients have left.
+    `samples` are of the server before, after each tenth of the time but the last, and when all
+    clients have left.
     """
 
     seconds: float
@@ -114,7 +117,7 @@ class SoakResult:
 
     def leaks(self) -> Iterator[str]:
         """Describe what the server still holds."""
-        before, early, late = self.samples
+        before, early, *_, late = self.samples
         if late.memory > early.memory * (1 + MORE_MEMORY) + MORE_BYTES:
             yield f"memory grew from {early.memory / 1e6:,.0f} to {late.memory / 1e6:,.0f} MB"
         if late.descriptors > before.descriptors + MORE_DESCRIPTORS:
@@ -158,11 +161,12 @@ def soak(
     seconds: float,
 ) -> SoakResult:
     """Let all clients send requests for so long."""
-    end = time.monotonic() + seconds
+    samples, end = [before], time.monotonic() + seconds
     with ThreadPoolExecutor(len(clients)) as pool:
         futures = [pool.submit(client.send_until, end) for client in clients]
-        time.sleep(seconds / 10)  # until caches of all kinds are warm
-        early = ServerSample.of(url, process)
+        for _ in range(PARTS - 1):  # after the first, caches of all kinds are warm
+            time.sleep(seconds / PARTS)
+            samples.append(ServerSample.of(url, process))
         for future in futures:
             future.result()
     for client in clients:
@@ -172,7 +176,7 @@ def soak(
     while time.monotonic() < deadline and (late.pending or late.descriptors > before.descriptors):
         time.sleep(0.2)
         late = ServerSample.of(url, process)
-    return SoakResult(seconds=seconds, counts=counts, samples=[before, early, late])
+    return SoakResult(seconds=seconds, counts=counts, samples=[*samples, late])
 
 
 def lost_caches(url: str, request: ExpectedAnswer) -> Iterator[str]:
@@ -198,12 +202,12 @@ def show(artifact: Path, result: SoakResult, commit: str | None, as_json: bool) 
     speed = counts.tokens / result.seconds
     waits = {"first_token_s": percentiles(counts.first), "answer_s": percentiles(counts.whole)}
     if as_json:
-        samples = zip(("before", "early", "late"), map(asdict, result.samples), strict=True)
+        before, early, *_, late = map(asdict, result.samples)
         figures = {
             "requests": dict(counts.ends),
             "tokens_per_second": speed,
             **waits,
-            "server": dict(samples),
+            "server": {"before": before, "early": early, "late": late},
             "problems": counts.problems[:SHOWN],
         }
         click.echo(json.dumps({**asdict(head), **figures}))
@@ -218,7 +222,7 @@ def show(artifact: Path, result: SoakResult, commit: str | None, as_json: bool) 
     for name in ("memory", "descriptors", "threads"):
         sampled = [getattr(sample, name) for sample in result.samples]
         shown = ", ".join("unknown" if value is None else f"{value:,}" for value in sampled)
-        console.print(f"{name}: {shown} (before, after a tenth of the time, at the end)")
+        console.print(f"{name}: {shown} (before, after each tenth of the time, at the end)")
     for problem in counts.problems[:SHOWN]:
         console.print(problem, markup=False)
 
