@@ -165,13 +165,17 @@ def expected(prompt: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("is_recorded", [False, True])
 @pytest.mark.parametrize("sampling", [GREEDILY, SAMPLED])
-def test_no_draft_changes_an_answer(is_recorded: bool, sampling: dict[str, Any]) -> None:
+@pytest.mark.parametrize("pattern", [(True, True, False), (False,)], ids=["likely", "hostile"])
+def test_no_draft_changes_an_answer(
+    is_recorded: bool, sampling: dict[str, Any], pattern: Sequence[bool]
+) -> None:
+    """Of a drafter that is often right, and of one that is always wrong."""
     prompt = [3, 1, 4, 1, 5]
     (plain,) = answers(engine_of(1), constrained(prompt, **sampling))
     assert sampling or plain == expected(prompt)
     for drafts in [{"chain_len": k} for k in (0, 1, 4, 7)] + [{"tree": TREE}]:
         graphs = Graphs()
-        engine = engine_of(1, graphs.record if is_recorded else None)
+        engine = engine_of(1, graphs.record if is_recorded else None, pattern)
         request = constrained(prompt, **drafts, **sampling)
         assert answers(engine, request) == [plain]
         assert isinstance(request.constraint, ToyConstraint)
