@@ -51,8 +51,9 @@ class MethodSpec:
 
     `inputs` are in the order of the module's signature. `writes` names every buffer that the method
     writes. `min_rows` and `max_rows` bound the rows of a sequence, both inclusive. A method of
-    `few_rows` reads each weight once for all rows. With `use_splitk` it reads caches only by the
-    project's operator for its number of rows. `decompositions` are applied after tracing.
+    `few_rows` reads each weight once for all rows. A step may have `lines` times as many lines of
+    rows as the caches have sequences. With `use_splitk` it reads caches only by the project's
+    operator for its number of rows. `decompositions` are applied after tracing.
     """
 
     module: nn.Module
@@ -62,6 +63,7 @@ class MethodSpec:
     min_rows: int
     max_rows: int
     few_rows: bool
+    lines: int = 1
     use_splitk: bool = False
     decompositions: Mapping[OpOverload, Callable[..., Any]] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
+from eagle_aot.export.drafters.protocol import SharesRows
 from eagle_aot.export.drafters.registry import kind_of
 from eagle_aot.export.encode_image import encode_image_specs
 from eagle_aot.export.lengths import MethodLengths
@@ -141,7 +142,8 @@ def prefill_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> Method
 
 def verify_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodSpec:
     """Return `target_verify`."""
-    batch = lengths.max_batch_size
+    batch, draft = lengths.max_batch_size, pair.draft
+    lines = draft.lines if batch > 1 and isinstance(draft, SharesRows) else 1
     return MethodSpec(
         module=TargetVerifyMethod(pair, use_splitk),
         inputs=step_inputs(batch) | moves_input(batch),
@@ -150,6 +152,7 @@ def verify_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodS
         min_rows=1,
         max_rows=lengths.max_rows,
         few_rows=True,
+        lines=lines,
         use_splitk=use_splitk,
     )
 
@@ -187,13 +190,14 @@ def trace_method(spec: MethodSpec, max_batch_size: int) -> ExportedProgram:
     """Trace one method with dynamic dimensions for its rows and, if it takes several, sequences."""
     dims = {ROWS: Dim("rows", min=spec.min_rows, max=spec.max_rows)} if spec.varies else {}
     if max_batch_size > 1:
-        dims[BATCH] = Dim("batch", min=1, max=max_batch_size)
+        dims[BATCH] = Dim("batch", min=1, max=max_batch_size * spec.lines)
     shapes = tuple(
         {at: dims[counts] for at, counts in varies.items() if counts in dims}
         for _, varies in spec.inputs.values()
     )
     examples = tuple(example for example, _ in spec.inputs.values())
-    most = max_batch_size * spec.max_rows if spec.few_rows else spec.min_rows - 1
+    all_rows = max_batch_size * spec.lines * spec.max_rows
+    most = all_rows if spec.few_rows else spec.min_rows - 1
     with torch.no_grad(), matvec_max_m_raised(most):
         program = torch.export.export(spec.module, examples, dynamic_shapes=shapes, strict=False)
         return program.run_decompositions(spec.decompositions) if spec.decompositions else program

@@ -1,7 +1,7 @@
 """The interfaces of draft models and of kinds of drafters."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -42,6 +42,14 @@ class DraftModel(Protocol):
 
     def reset_cache(self) -> None:
         """Empty the caches of all sequences."""
+
+
+@runtime_checkable
+class SharesRows(Protocol):
+    """A draft model by whose confidence the texts of a batch share the rows of a step, in up to
+    `lines` times as many lines as there are texts."""
+
+    lines: int
 
 
 class DrafterKind(Protocol):

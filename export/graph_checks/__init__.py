@@ -35,7 +35,7 @@ def check_graphs(
     caches = frozenset().union(*(method.writes for method in methods.values()))
     for name, program in programs.items():
         method = methods[name]
-        batch = max_batch_size if method.takes_batches else 1
+        batch = max_batch_size * method.lines if method.takes_batches else 1
         check_data_dependence(name, program)
         if method.varies:
             check_ranges(name, program, (method.min_rows, method.max_rows), batch)

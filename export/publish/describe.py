@@ -101,8 +101,8 @@ def describe(
         constants=constants.methods(),
         methods=list(methods),
         shapes={
-            name: RowRange(min_rows=method.min_rows, max_rows=method.max_rows)
-            for name, method in methods.items()
+            name: RowRange(min_rows=m.min_rows, max_rows=m.max_rows, lines=m.lines)
+            for name, m in methods.items()
         },
         caches=sorted(set().union(*(method.writes for method in methods.values()))),
         stages=stages,

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
@@ -52,6 +53,12 @@ UNITS = 1 << 20
 """How many units a probability of 1 has in what a round returns, which is int64."""
 
 
+LEAST_SURVIVAL = 0.1
+"""The least probability to be accepted with which a text that runs alone verifies a draft. A row
+pays if it takes a smaller share of the time between two tokens. It is a choice for CPUs, where a
+row takes some percent of a plain round: no trained head was measured with it."""
+
+
 @runtime_checkable
 class StatelessDrafter(Protocol):
     """A drafter without caches of its own: it need not have seen the rows of a reused prefix."""
@@ -63,9 +70,10 @@ class StatelessDrafter(Protocol):
 @runtime_checkable
 class ConfidentDrafter(Protocol):
     """A drafter whose chains have a `Draft.survival`, of at most `confident_drafts` drafts; 0 if
-    its head has no confidence."""
+    its head has no confidence. Texts share rows in at most `max_lines` lines."""
 
     confident_drafts: int
+    max_lines: int
 
 
 @runtime_checkable
@@ -86,8 +94,8 @@ class Outcome(NamedTuple):
     tree, `drafted` is its number of nodes, `ranks` are the ranks of the path's rows among their
     siblings (the bonus row first), and bit r of an entry of `offered_ranks` is set where that row
     has a child of rank r. `logprobs`, one for each of `tokens`, are there where they were
-    requested. In shared rows, `drafted` is the number of drafts that were verified, and `survival`
-    are the probabilities of all drafts to be accepted.
+    requested. In shared rows, and where a round is cut, `drafted` is the number of drafts that were
+    verified; in shared rows `survival` are the probabilities of all drafts to be accepted.
     """
 
     accepted: int
@@ -126,15 +134,20 @@ class Round:
         shape: Shape | int,
         batch: BatchState,
         lines: Lines | None = None,
+        *,
+        cuts: bool = False,
     ) -> None:
         """Draft `shape` for every sequence, or a chain of that length. With `lines`, sequences
-        share as many rows as their chains have."""
+        share as many rows as their chains have. With `cuts`, which need a single sequence and a
+        drafter with confidence, the drafts of a chain that are unlikely to be accepted are not
+        verified; such a round cannot be recorded."""
         self.target = target
         self.drafter = drafter
         shape = Shape.chain(shape) if isinstance(shape, int) else shape
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
         self._lines = lines if drafter else None
+        self._cuts = cuts
         self.batch = batch
         self.run: Call = self.step
 
@@ -143,6 +156,13 @@ class Round:
         """The lines that sequences share now: none while a request has a constraint, whose masks
         are those of its own rows."""
         return None if self.batch.sampler.is_constrained else self._lines
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the round verifies likely drafts alone: not those of a request with a constraint,
+        which replaces drafts, or with log probabilities, whose number is fixed."""
+        sampler = self.batch.sampler
+        return self._cuts and not (sampler.is_constrained or sampler.wants_logprobs)
 
     def step(self) -> Tensor:
         """Run the round with one target forward. Returns int64 [B, N]; see `_pack`."""
@@ -211,7 +231,8 @@ class Round:
         shape = self.shape if self.lines is None else Shape.chain(self.lines.depth)
         draft = self.drafter.propose(self.batch, shape)
         assert (draft.parents is None) == self.shape.is_chain, "the draft has another shape"
-        return self._replace_suppressed(draft)
+        draft = self._replace_suppressed(draft)
+        return draft.confident(LEAST_SURVIVAL) if self.cuts else draft
 
     def _replace_suppressed(self, draft: Draft) -> Draft:
         """Replace draft tokens that the target never chooses, such as image placeholders."""
@@ -254,9 +275,10 @@ class Round:
     def _pack(self, drafted: Drafted, accepted: Accepted, logprobs: Sequence[Tensor]) -> Tensor:
         """Return the round's results as one tensor int64 [B, N], for `outcomes`.
 
-        Its columns, with at most P rows a path: `count`, for trees and shared rows the number of
-        drafts, `tokens` [P], for trees `ranks` [P] and `offered_ranks` [P], for shared rows the
-        survival of the drafts, in units of 1 / `UNITS`, and packed log probabilities, if any.
+        Its columns, with at most P rows a path: `count`, for trees, shared rows and cut rounds the
+        number of drafts, `tokens` [P], for trees `ranks` [P] and `offered_ranks` [P], for shared
+        rows the survival of the drafts, in units of 1 / `UNITS`, and packed log probabilities, if
+        any.
         """
         columns = [accepted.count.unsqueeze(1), accepted.tokens]
         verified = (drafted.rows.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
@@ -264,12 +286,15 @@ class Round:
             columns[1:] = verified, accepted.tokens, accepted.ranks, accepted.offered_ranks
         elif drafted.survival is not None:
             columns[1:] = verified, accepted.tokens, (drafted.survival * UNITS).long()
+        elif self.cuts:
+            unused = self.shape.depth + 1 - accepted.tokens.shape[1]
+            columns[1:] = verified, pad(accepted.tokens, (0, unused))
         return torch.cat((*columns, *logprobs), dim=1)
 
     def outcomes(self, packed: Tensor) -> list[Outcome]:
         """Read the sequences' outcomes from what `run` returned, int64 [B, N], in one copy."""
         lines, path = self.lines, self.shape.depth + 1
-        width = 1 + path if self.shape.is_chain else 2 + 3 * path
+        width = 1 + self.cuts + path if self.shape.is_chain else 2 + 3 * path
         if lines is not None:
             path = lines.rows_of_a_text
             width = 2 + path + lines.depth
@@ -279,6 +304,8 @@ class Round:
                 Outcome(n, values[:path], drafted, survival=[x / UNITS for x in values[path:]])
                 for n, drafted, *values in columns.tolist()
             ]
+        elif self.cuts:
+            outcomes = [Outcome(n, tokens, drafted) for n, drafted, *tokens in columns.tolist()]
         elif self.shape.is_chain:
             outcomes = [Outcome(count, tokens) for count, *tokens in columns.tolist()]
         else:

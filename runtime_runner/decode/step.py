@@ -4,7 +4,7 @@ Everything is computed on the device from tensors of fixed shapes. Shapes: B seq
 each, T rows each, D the artifact's `tail`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -33,6 +33,13 @@ class Draft:
     depth: int | None = None
     scores: Tensor | None = None
     survival: Tensor | None = None
+
+    def confident(self, least: float) -> "Draft":
+        """Return the drafts of a chain of one text that are accepted with a probability of at least
+        `least`, or the first one. Waits for the device."""
+        assert self.survival is not None
+        count = max(int((self.survival[0] >= least).sum()), 1)
+        return replace(self, tokens=self.tokens[:, :count], survival=None)
 
 
 @dataclass(frozen=True, slots=True)

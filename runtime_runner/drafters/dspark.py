@@ -11,7 +11,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DSPARK, DSPARK_BIAS, DSPARK_BLOCK, Constants, Manifest
+from eagle_aot.artifact import (
+    DSPARK,
+    DSPARK_BIAS,
+    DSPARK_BLOCK,
+    TARGET_VERIFY,
+    Constants,
+    Manifest,
+)
 from eagle_aot.artifact.manifest import dflash_block_size, has_head_option, head_flag
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
@@ -40,12 +47,15 @@ class DSparkDrafter(DFlashDrafter):
         first_draft: int,
         *,
         is_confident: bool = False,
+        max_lines: int = 0,
     ) -> None:
         """`first_draft` is the first row of a block that drafts: 0 where the bonus token's does.
-        `is_confident` says that the head has a confidence head."""
+        `is_confident` says that the head has a confidence head; the texts of a batch then share
+        rows in at most `max_lines` lines."""
         super().__init__(executor, constants, target_ids, block_size)
         self.first_draft = first_draft
         self.confident_drafts = block_size - first_draft if is_confident else 0
+        self.max_lines = max_lines
 
     @classmethod
     def open(
@@ -54,8 +64,15 @@ class DSparkDrafter(DFlashDrafter):
         """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are as in `__init__`."""
         rows = dflash_block_size(manifest, cls.method)
         first_draft = 0 if head_flag(manifest, "sample_from_anchor") else 1
-        is_confident = has_head_option(manifest, "confidence_rank")
-        return cls(executor, constants, target_ids, rows, first_draft, is_confident=is_confident)
+        return cls(
+            executor,
+            constants,
+            target_ids,
+            rows,
+            first_draft,
+            is_confident=has_head_option(manifest, "confidence_rank"),
+            max_lines=constants.max_batch_size * manifest.shapes[TARGET_VERIFY].lines,
+        )
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Return a chain or a tree of one block's places."""

@@ -71,15 +71,20 @@ class Rounds:
         return self._rounds[key]
 
     def _lines(self, batch_size: int, shape: Shape) -> Lines | None:
-        if not isinstance(self.drafter, ConfidentDrafter):
-            return None
-        return Lines.sharing(batch_size, shape, self._max_lines, self.drafter.confident_drafts)
+        return Lines.sharing(batch_size, shape, self._max_lines, confident_drafts(self.drafter))
 
     def build_round(
         self, batch_size: int, shape: Shape, drafter: Drafter | None, lines: Lines | None = None
     ) -> Round:
-        """Make a new round. Recording it runs it once with padding only."""
-        round_ = Round(self.target, drafter, shape, self.batch.narrow(batch_size), lines)
+        """Make a new round. Recording it runs it once with padding only.
+
+        Rounds of one sequence that are not recorded verify likely drafts alone: a GPU verifies a
+        chain in nearly the time of one row.
+        """
+        confident = shape.is_chain and 1 < shape.depth <= confident_drafts(drafter)
+        cuts = self._record is None and batch_size == 1 and confident
+        batch = self.batch.narrow(batch_size)
+        round_ = Round(self.target, drafter, shape, batch, lines, cuts=cuts)
         if self._record is not None:
             round_.run = Recordings(round_, self.batch, self._recorded)
         return round_
@@ -88,6 +93,12 @@ class Rounds:
         assert self._record is not None
         self.recordings += 1
         return self._record(step)
+
+
+def confident_drafts(drafter: Drafter | None) -> int:
+    """Return how many drafts of a chain a drafter knows the survival of; 0 for one without
+    confidence."""
+    return drafter.confident_drafts if isinstance(drafter, ConfidentDrafter) else 0
 
 
 class Recordings:

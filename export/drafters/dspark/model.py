@@ -18,6 +18,9 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import cast
 from eagle_aot.targets.step import Step, one_row_of_rows, rows_of_sequences
 
+LINES = 2
+"""Lines of the rows of a step that a batch may have for each text."""
+
 VANILLA, GATED = "vanilla", "gated"
 """Markov heads that are read: the embedding of the token before as it is, or gated by the row."""
 
@@ -102,6 +105,7 @@ class DSparkDraft(DFlashDraft):
         super().__init__(config, dtype, caches)
         self.markov_head = MarkovHead(config, dtype)
         self.confidence_head: ConfidenceHead | None = None
+        self.lines = 1 if config.confidence_rank is None else LINES
         if config.confidence_rank is not None:
             width = config.hidden_size + config.confidence_rank
             self.confidence_head = ConfidenceHead(width, dtype)

@@ -61,10 +61,12 @@ class TargetIdentity(CheckpointIdentity, frozen=True, kw_only=True, forbid_unkno
 
 
 class RowRange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many rows a method takes, both bounds inclusive."""
+    """How many rows a method takes of a sequence, both bounds inclusive, and how many lines of rows
+    for each sequence of the caches."""
 
     min_rows: int
     max_rows: int
+    lines: int = 1
 
 
 class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape
 from eagle_aot.runtime_runner.decode.shared_rows import Lines, SharedRows, share_rows
-from eagle_aot.runtime_runner.decode.step import Draft, DraftLimits
+from eagle_aot.runtime_runner.decode.step import Draft, DraftLimits, StepRows
 from eagle_aot.runtime_runner.decode.target import Forward, TargetMethods, no_moves
 from eagle_aot.runtime_runner.drafters.dspark import DSparkDrafter
 from eagle_aot.runtime_runner.engine.rounds import Rounds
@@ -22,6 +22,16 @@ from support.heads.dspark import DEEPSPEC, dspark_pair
 from support.runner.eager_executor import EagerExecutor, prefilled
 
 DEPTH, TAIL = 7, 16
+
+
+class Counting(TargetMethods):
+    """Has the number of `rows` of the last step."""
+
+    rows = 0
+
+    def verify(self, rows: StepRows, moves: Tensor) -> Forward:
+        self.rows = rows.tokens.numel()
+        return super().verify(rows, moves)
 
 
 def shared(lines: Lines, survival: Tensor, limits: list[int], position: list[int]) -> SharedRows:
@@ -201,3 +211,41 @@ def test_rows_are_shared_where_chains_do_not_fit_and_where_they_are_chosen() -> 
     again = rounds.get_round(6, seven), rounds.get_round(6, three, observed=True)
     assert {id(round_) for round_ in again} == made
     assert executor.calls["target_verify"] == 6 + 12
+
+
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SamplingParams(temperature=1.0, seed=5)], ids=["greedy", "sampled"]
+)
+@torch.no_grad()
+def test_a_text_alone_verifies_the_drafts_that_are_likely(
+    sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is that of plain rounds, and each step has a row for each draft of some survival."""
+    monkeypatch.setattr("eagle_aot.runtime_runner.decode.round.LEAST_SURVIVAL", 0.3)
+    _, numbers = golden_case(f"dspark/{DEEPSPEC}")
+    prompt, found = numbers["input.tokens"].tolist(), []
+    for shape in (PLAIN, Shape.chain(7)):
+        executor = EagerExecutor(dspark_pair()[0], chain_len=7)
+        drafter = DSparkDrafter(executor, executor.artifact, None, 7, 0, is_confident=True)
+        sampler = Sampler(1, "cpu", 256, 320)
+        batch = BatchState([0], TAIL, "cpu", sampler)
+        sampler.begin(0, sampling, prompt, 60)
+        bonus = prefilled(executor, drafter, prompt, sampler=sampler)
+        batch.place(bonus, len(prompt))
+        target = Counting(executor, executor.artifact)
+        round_ = Rounds(target, drafter, batch, 64, None).get_round(1, shape)
+        text, verified = [int(bonus)], []
+        while len(text) < 40:
+            likely = 0
+            if shape.nodes:
+                survival = drafter.propose(batch, shape).survival
+                assert survival is not None and round_.cuts
+                likely = max(int((survival[0] >= 0.3).sum()), 1)
+            (outcome,) = round_.outcomes(round_.run())
+            assert (outcome.drafted or 0) == likely >= outcome.accepted
+            assert target.rows == likely + 1
+            text += outcome.tokens[: outcome.accepted + 1]
+            verified.append(likely)
+        found.append(text[:40])
+    assert found[0] == found[1]
+    assert len(set(verified)) > 2 and max(verified) > 2
