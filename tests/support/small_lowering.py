@@ -55,11 +55,12 @@ def small_programs(pair: Pair) -> dict[str, ExportedProgram]:
 def in_parallel(
     pair: Pair, directory: Path, progress: Progress, run: str = "main"
 ) -> AbstractContextManager[Replacement | None]:
-    """Compile the pair's methods in processes that run a function of this module."""
+    """Compile methods of the pair in processes that run a function of this module."""
     parallel.WORKER = f"from support.small_lowering import {run}; {run}()"
     job = parallel.Job(pair, LENGTHS, use_splitk=True, threads=1)
+    methods = METHODS if run == "main" else METHODS[:1]
     return parallel.compiled_in_parallel(
-        METHODS, job, jobs=2, directory=directory / "parallel", progress=progress
+        methods, job, jobs=2, directory=directory / "parallel", progress=progress
     )
 
 

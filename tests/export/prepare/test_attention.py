@@ -67,14 +67,6 @@ def shape(head_dim: int = 16, num_layers: int = 1) -> HeadShape:
     )  # fmt: skip
 
 
-def test_every_layer_of_a_head_attends_by_the_operator(
-    random_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    head = write_speculators(tmp_path / "head", shape(num_layers=3))
-    drafting = graphs(random_pair[0], head)[DRAFT_DECODE]
-    assert count(drafting, ATTEND) == 3 and count(drafting, ATEN.softmax.int) == 0
-
-
 def test_draft_decode_takes_rounds_and_prompts() -> None:
     spec = dummy("qwen3-0.6b", dummy_layers=3, backend="cuda", max_seq_len=1024)
     drafting = run_check(spec)[DRAFT_DECODE]
@@ -86,9 +78,13 @@ def test_draft_decode_takes_rounds_and_prompts() -> None:
 def test_draft_prefill_stores_keys_and_computes_nothing_else(
     random_pair: tuple[Path, Path], tmp_path: Path, layers: int, reads: int
 ) -> None:
-    """Layers before the last attend to it; the output table is not touched."""
+    """Layers before the last attend to it; the output table is not touched. To draft, every layer
+    attends by the operator."""
     head = write_speculators(tmp_path / "head", shape(num_layers=layers))
-    storing = graphs(random_pair[0], head)[DRAFT_PREFILL].run_decompositions({})
+    programs = graphs(random_pair[0], head)
+    drafting = programs[DRAFT_DECODE]
+    assert count(drafting, ATTEND) == layers and count(drafting, ATEN.softmax.int) == 0
+    storing = programs[DRAFT_PREFILL].run_decompositions({})
     assert count(storing, PROMPT) == reads
     tables = [
         node.meta["val"].shape[-1]

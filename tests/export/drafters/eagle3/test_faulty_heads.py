@@ -3,7 +3,9 @@
 import itertools
 import json
 import re
-from functools import partial
+import shutil
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -72,13 +74,24 @@ def test_the_shipped_head_fits(target: TapTarget, built_in: list[TargetText]) ->
     assert verdict.chosen.score.rounds.tau > 2.5
 
 
+@pytest.fixture(scope="module")
+def judge(
+    target: TapTarget, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Fault], tuple[Path, Verdict]]:
+    """Write a head with a fault and judge it, once; returns its directory and the verdict."""
+
+    @cache
+    def judge(fault: Fault) -> tuple[Path, Verdict]:
+        texts = request.getfixturevalue("many_stories" if fault.slight else "built_in")
+        directory = write_faulty_head(fault, tmp_path_factory.mktemp("faulty") / "head")
+        return directory, judged(load_draft(directory, target, 256), texts, target)
+
+    return judge
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_found(
-    fault: Fault, target: TapTarget, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    texts = request.getfixturevalue("many_stories" if fault.slight else "built_in")
-    head = load_draft(write_faulty_head(fault, tmp_path / "head"), target, 256)
-    verdict = judged(head, texts, target)
+def test_a_fault_is_found(fault: Fault, judge: Callable[[Fault], tuple[Path, Verdict]]) -> None:
+    _, verdict = judge(fault)
     assert verdict.is_warning
     if fault.found is None:
         assert verdict.kind == "chance" and "do not belong together" in verdict.message
@@ -88,10 +101,9 @@ def test_a_fault_is_found(
 
 
 def test_the_tap_flag_of_the_message_mends_the_head(
-    target: TapTarget, built_in: list[TargetText], tmp_path: Path
+    target: TapTarget, built_in: list[TargetText], judge: Callable[[Fault], tuple[Path, Verdict]]
 ) -> None:
-    directory = write_faulty_head(FAULTS[0], tmp_path / "head")
-    verdict = judged(load_draft(directory, target, 256), built_in, target)
+    directory, verdict = judge(FAULTS[0])
     assert verdict.message.endswith("(--tap-layers 2,4,5)")
     mended = load_draft(directory, target, 256, tap_layers=(2, 4, 5))
     assert judged(mended, built_in, target).kind == "fits"
@@ -99,11 +111,15 @@ def test_the_tap_flag_of_the_message_mends_the_head(
 
 @pytest.mark.parametrize("name", ["wrong feedback", "wrong residual"])
 def test_the_config_key_of_the_message_mends_the_head(
-    name: str, target: TapTarget, built_in: list[TargetText], tmp_path: Path
+    name: str,
+    target: TapTarget,
+    built_in: list[TargetText],
+    judge: Callable[[Fault], tuple[Path, Verdict]],
+    tmp_path: Path,
 ) -> None:
-    fault = next(fault for fault in FAULTS if fault.name == name)
-    directory = write_faulty_head(fault, tmp_path / "head")
-    message = judged(load_draft(directory, target, 256), built_in, target).message
-    key, value = re.findall(r'\("(\w+)": (true|false) in the head\'s config.json\)', message)[0]
-    edit_config(directory, **{key: json.loads(value)})
-    assert judged(load_draft(directory, target, 256), built_in, target).kind == "fits"
+    directory, verdict = judge(next(fault for fault in FAULTS if fault.name == name))
+    pattern = r'\("(\w+)": (true|false) in the head\'s config.json\)'
+    key, value = re.findall(pattern, verdict.message)[0]
+    mended = Path(shutil.copytree(directory, tmp_path / "head"))
+    edit_config(mended, **{key: json.loads(value)})
+    assert judged(load_draft(mended, target, 256), built_in, target).kind == "fits"
