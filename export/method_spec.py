@@ -88,13 +88,18 @@ def _form(example: Tensor, varies: Mapping[int, str]) -> Form:
     return str(example.dtype).removeprefix("torch."), sizes
 
 
-def caches_of(pair: nn.Module, owner: str) -> frozenset[str]:
-    """Return the names of all cache buffers of a pair's `owner`, "target" or "draft".
+CACHES = KVCache, RecurrentCache
+
+
+def caches_of(
+    pair: nn.Module, owner: str, kinds: tuple[type[KVCache | RecurrentCache], ...] = CACHES
+) -> frozenset[str]:
+    """Return the names of the buffers of all caches of these kinds of a pair's `owner`, "target" or
+    "draft".
 
     A cache's module is called `kv_cache`: by this name ExecuTorch's CUDA backend recognises caches,
     for which it allocates no memory while it compiles.
     """
-    kinds = KVCache | RecurrentCache
     caches = {path: module for path, module in pair.named_modules() if isinstance(module, kinds)}
     assert all(path.endswith("kv_cache") for path in caches), list(caches)
     return frozenset(

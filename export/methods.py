@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
+from eagle_aot.artifact import COPY_ROWS, COPY_STATES, PREFILL, TARGET_VERIFY
 from eagle_aot.export.drafters.protocol import SharesRows
 from eagle_aot.export.drafters.registry import kind_of
 from eagle_aot.export.encode_image import encode_image_specs
@@ -32,6 +32,7 @@ from eagle_aot.export.prepare.dense_rows import read_dense_weights_once
 from eagle_aot.export.spec import CUDA
 from eagle_aot.targets.decoder.cache_views import copy_rows
 from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 from eagle_aot.targets.step import (
     ChunkEmbeds,
     PromptChunk,
@@ -103,6 +104,18 @@ class CopyRowsMethod(Method):
         return input_pos[-1:] + 1
 
 
+class CopyStatesMethod(Method):
+    """Copies recurrent states between places of `RecurrentCache`, `source` int64 [1] and `target`
+    int64 [1].
+
+    Returns int64 [1], the position of the states.
+    """
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        caches = [module for module in self.modules() if isinstance(module, RecurrentCache)]
+        return [cache.copy_state(source, target) for cache in caches][-1]
+
+
 def method_specs(
     pair: Pair, lengths: MethodLengths, use_splitk: bool = False
 ) -> dict[str, MethodSpec]:
@@ -116,6 +129,7 @@ def method_specs(
         TARGET_VERIFY: verify_spec(pair, lengths, use_splitk),
         **kind_of(pair.draft).methods(pair, lengths, use_splitk),
         **copy_rows_specs(pair, lengths, use_splitk),
+        **copy_states_specs(pair, lengths),
         **encode_image_specs(pair, lengths, use_splitk),
     }
 
@@ -158,20 +172,40 @@ def verify_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodS
 
 
 def copy_rows_specs(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:
-    """Return `copy_rows` if the caches hold several sequences, and every position of each: a
-    recurrent state is that of one position."""
-    if lengths.max_batch_size == 1 or pair.has_states:
+    """Return `copy_rows` if the caches hold several sequences."""
+    if lengths.max_batch_size == 1:
         return {}
+    owners = "target", "draft"
     spec = MethodSpec(
         module=CopyRowsMethod(pair, use_splitk),
         inputs=copy_inputs(lengths.max_prefill),
         outputs={"copied": ("int64", (1,))},
-        writes=caches_of(pair, "target") | caches_of(pair, "draft"),
+        writes=frozenset().union(*(caches_of(pair, owner, (KVCache,)) for owner in owners)),
         min_rows=1,
         max_rows=lengths.max_prefill,
         few_rows=True,
     )
     return {COPY_ROWS: spec}
+
+
+def copy_states_specs(pair: Pair, lengths: MethodLengths) -> dict[str, MethodSpec]:
+    """Return `copy_states` if the target has recurrent states."""
+    if not pair.has_states:
+        return {}
+    buffers = caches_of(pair, "target", (RecurrentCache,))
+    spec = MethodSpec(
+        module=CopyStatesMethod(pair),
+        inputs={
+            "source": (torch.zeros(1, dtype=torch.int64), {}),
+            "target": (torch.full((1,), lengths.max_batch_size), {}),
+        },
+        outputs={"copied": ("int64", (1,))},
+        writes=frozenset(name for name in buffers if not name.endswith(".terms")),
+        min_rows=1,
+        max_rows=1,
+        few_rows=True,
+    )
+    return {COPY_STATES: spec}
 
 
 def trace_methods(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from eagle_aot.artifact import COPY_ROWS, MANIFEST, Constants, Manifest
+from eagle_aot.artifact import COPY_ROWS, COPY_STATES, MANIFEST, Constants, Manifest
 from eagle_aot.artifact.locate import local_artifact
 from eagle_aot.artifact.verified import Snapshot
 from eagle_aot.common.errors import ArtifactError
@@ -45,6 +45,8 @@ def load_artifact(
             f"{directory}: no such artifact directory{nearest(directory.name, siblings)}"
         )
     manifest = Manifest.read(directory)
+    if manifest.has_states and COPY_STATES not in manifest.methods:
+        raise ArtifactError(f"{directory}: its states follow no trees: export it again")
     snapshot = Snapshot(manifest, directory)
     verify(manifest, directory)
     make_drafter = drafter_factory(manifest, directory, drafter)

@@ -73,8 +73,8 @@ class Runner:
     ) -> None:
         """`can_copy_rows` says whether the program has the method `copy_rows`, `images` how its
         prompts contain images, None for text alone. `has_states` says whether the target has
-        recurrent states, which follow no cached rows. `check` raises ArtifactError where files have
-        changed since the artifact was opened."""
+        recurrent states. `check` raises ArtifactError where files have changed since the artifact
+        was opened."""
         self.directory = directory
         self.has_states = has_states
         self.executor = executor
@@ -99,7 +99,7 @@ class Runner:
         schedule = BatchSchedule(
             self._session.rounds, self._session.chooser, self.adaptive_schedule
         )
-        self.engine = Engine(schedule, prompt_share, reuse=reuse and not has_states)
+        self.engine = Engine(schedule, prompt_share, reuse=reuse)
         self._iterators: WeakSet[Any] = WeakSet()
 
     def __enter__(self) -> Self:

@@ -9,7 +9,15 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants, ImageInputs
+from eagle_aot.artifact import (
+    COPY_ROWS,
+    COPY_STATES,
+    PREFILL,
+    TARGET_VERIFY,
+    Constants,
+    ImageInputs,
+)
+from eagle_aot.artifact.methods import KEPT_STATES
 from eagle_aot.runtime_runner.decode.input_embeds import ImageEmbedder, InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_around, plan_chunks
 from eagle_aot.runtime_runner.decode.step import StepRows, chain_rows
@@ -34,13 +42,15 @@ class Forward(NamedTuple):
 class Target(Protocol):
     """Runs rows through its caches, at most `max_rows` of a known text in a step.
 
-    `can_copy_rows` says whether rows can be copied between sequences. `suppressed_ids` int64 [N]
-    are ids that it never chooses, None if there are none.
+    `can_copy_rows` says whether rows can be copied between sequences, `has_states` whether layers
+    have recurrent states. `suppressed_ids` int64 [N] are ids that it never chooses, None if there
+    are none.
     """
 
     tail_length: int
     max_rows: int
     can_copy_rows: bool
+    has_states: bool
     suppressed_ids: Tensor | None
 
     @property
@@ -84,6 +94,13 @@ class Target(Protocol):
         """Copy the first `count` rows of `source` to `sequence`, both int64 [1], in the caches of
         target and drafter."""
 
+    def keep_state(self, sequence: int, place: int) -> None:
+        """Keep the recurrent states of a sequence, whose prompt was run last, in one of its
+        `KEPT_STATES` places."""
+
+    def restore_state(self, source: int, place: int, sequence: int) -> None:
+        """Continue a sequence from what is kept in a place of a `source`, which may be itself."""
+
 
 class TargetMethods:
     """The `Target` of an opened artifact.
@@ -106,7 +123,7 @@ class TargetMethods:
         self._constants = constants
         self.tail_length = constants.tail
         self.max_rows = constants.tail if has_states else constants.max_rows
-        self.can_copy_rows = can_copy_rows
+        self.can_copy_rows, self.has_states = can_copy_rows, has_states
         self.can_share_rows = not has_states
         """Whether the rows of a sequence may be in several lines of a step."""
         self._embedder = None if images is None else ImageEmbedder(executor, images)
@@ -168,6 +185,20 @@ class TargetMethods:
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
         for positions in torch.arange(count).split(self._constants.max_prefill_chunk):
             self._executor.run(COPY_ROWS, positions.to(source.device), source, sequence)
+
+    def keep_state(self, sequence: int, place: int) -> None:
+        self._copy_state(sequence, self._kept(sequence, place))
+
+    def restore_state(self, source: int, place: int, sequence: int) -> None:
+        self._copy_state(self._kept(source, place), sequence)
+
+    def _kept(self, sequence: int, place: int) -> int:
+        """Return the number of a sequence's place: those of all sequences' own states are first."""
+        return self._constants.max_batch_size + sequence * KEPT_STATES + place
+
+    def _copy_state(self, source: int, target: int) -> None:
+        numbers = (torch.tensor([n], device=self._executor.device) for n in (source, target))
+        self._executor.run(COPY_STATES, *numbers)
 
     def _run(self, method: str, tokens: Tensor, *inputs: Tensor) -> Forward:
         logits, *features = self._executor.run(method, tokens, *inputs)

@@ -197,13 +197,16 @@ class Engine:
 
     def _run_chunk(self, request: RunningRequest) -> list[Event]:
         self._prefix_sharing.copy_prefix(request)
+        assert request.prefill is not None and request.sequence is not None
+        chunk = request.prefill.next_chunk
         with self.launches.chunk():
             bonus = request.run_chunk()
+            if not chunk.few_rows:
+                self.sequence_pool.kept_states.keep(request.sequence, chunk.stop)
             self.on_launched()
             first = int(bonus)  # waits for the device, so that the chunk's time is its own
         if request.prompt_left:
             return []
-        assert request.prefill is not None
         try:
             tokens = request.begin(first, request.prefill.logprobs)
         except BaseException as error:  # of the request's callback `is_stop`

@@ -18,6 +18,7 @@ from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.round import Drafter, StatelessDrafter
 from eagle_aot.runtime_runner.decode.target import Target
+from eagle_aot.runtime_runner.engine.kept_states import KeptStates
 from eagle_aot.runtime_runner.engine.request import Request
 from eagle_aot.runtime_runner.images.prompt_image import ImageSpan
 
@@ -73,7 +74,8 @@ class CachedPrefix:
 
     `prefill` ran the first `prefilled` of them, `target_verify` the others. Nothing was written at
     positions from `written` on since the first row. The drafter has seen the first `drafter_rows`.
-    `salt` is that of the request whose rows they are.
+    `salt` is that of the request whose rows they are. A text may continue after as many of them as
+    are in `states`, or after any if it is None.
     """
 
     tokens: Sequence[int] = ()
@@ -81,6 +83,7 @@ class CachedPrefix:
     written: int = 0
     drafter_rows: int = 0
     salt: str = ""
+    states: Sequence[int] | None = None
 
     @property
     def rows(self) -> int:
@@ -102,7 +105,7 @@ class CachedPrefix:
         reused, since its logits are needed, nor the row before the first different token, which a
         drafter pairs with that token. A text may continue at most `rewind` positions before
         `written`, or keys of the sliding `window` would be missing; below a window's length none
-        are.
+        are. A state has taken in its rows and cannot run them again.
         """
         rows = max(common_length(self.tokens, prompt) - 1, 0)
         if for_drafter:
@@ -110,6 +113,9 @@ class CachedPrefix:
         by_prefill = prefilled(plan(0))
         if by_prefill != self.prefilled:
             rows = min(rows, by_prefill, self.prefilled)
+        if self.states is not None:
+            kept = (s for s in self.states if s <= rows and plan(s)[0].start == s)
+            rows = max(kept, default=0)
         return rows if self.written - max(plan(rows)[0].start, window) <= rewind else 0
 
     def followed_by(
@@ -154,6 +160,7 @@ class SequencePool:
         self._batch, self._target = batch, target
         self.order: list[int] = batch.sequences.tolist()
         self.free = list(self.order)
+        self.kept_states = KeptStates(target)
         self._cached: dict[int, CachedPrefix] = {}
         self._users: dict[int, Callable[[], CacheContents]] = {}
 
@@ -168,7 +175,9 @@ class SequencePool:
         sequence = self._least_valuable(matches)
         self.free.remove(sequence)
         self._users[sequence] = contents
-        return sequence, matches.get(sequence, 0)
+        reused = matches.get(sequence, 0)
+        self.kept_states.restore(sequence, reused, sequence)
+        return sequence, reused
 
     def _least_valuable(self, matches: dict[int, int]) -> int:
         """Return the free sequence with the longest match, unless the least recently used one holds
@@ -210,8 +219,10 @@ class SequencePool:
             return self.after(sequence, user())
         return self._cached.get(sequence, CachedPrefix())
 
-    def after(self, sequence: int, contents: CacheContents) -> CachedPrefix:
-        """Return what a sequence would hold with these contents."""
+    def after(
+        self, sequence: int, contents: CacheContents, state: int | None = None
+    ) -> CachedPrefix:
+        """Return what a sequence would hold with these contents, and a kept `state`."""
         plan = self._target.plan_prompt(contents.prompt_tokens, images=contents.images)
         # At most, with drafts.
         written = contents.length + self._target.tail_length + contents.scratch_rows
@@ -219,7 +230,10 @@ class SequencePool:
         prefix = before.followed_by(
             contents.tokens, plan, contents.reused, written, contents.drafter_rows
         )
-        return replace(prefix, salt=contents.salt)
+        states = self.kept_states.positions(sequence)
+        if states is not None and state is not None:
+            states = (*states, state)
+        return replace(prefix, salt=contents.salt, states=states)
 
     def reusable(self, query: PrefixQuery, cached: CachedPrefix) -> int:
         """Return how many rows of a cached prefix a query's prompt can reuse."""
@@ -246,6 +260,7 @@ class SequencePool:
     def copy(self, source: int, sequence: int, rows: int) -> None:
         """Copy the first rows of a sequence to another one."""
         self._target.copy_rows(self.tensor(source), self.tensor(sequence), rows)
+        self.kept_states.restore(source, rows, sequence)
         self._cached[sequence] = self.cached(source)
         if source in self.free:
             self.free.remove(source)

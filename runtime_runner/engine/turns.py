@@ -128,7 +128,8 @@ class PrefixSharing:
         """Whether the other's next chunk is worth waiting for; `rows` can be copied without it."""
         assert other.prefill is not None and other.sequence is not None
         chunk = other.prefill.next_chunk
-        later = self._pool.after(other.sequence, other.contents(chunk.stop))
+        state = None if chunk.few_rows else chunk.stop
+        later = self._pool.after(other.sequence, other.contents(chunk.stop), state)
         saved = self._pool.reusable(self._query(request), later) - rows
         return saved >= self._pool.copy_least and 2 * saved >= len(chunk)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.artifact.methods import KEPT_STATES
 from eagle_aot.common.tensors import untouched_zeros
 from eagle_aot.targets.step import PADDING_SLOTS, TAIL, ring_slots
 
@@ -54,9 +55,11 @@ class StateSizes:
 class RecurrentCache(nn.Module):
     """States, and what they and the convolution take of the tokens of a tail, by slot.
 
-    - `state` float32 [sequences, heads, key_dim, value_dim]: the states of each sequence.
-    - `position` int64 [sequences]: the number of tokens that they have taken in.
-    - `inputs` float32 [sequences * slots, channels]: what the convolution takes.
+    - `state` float32 [places, heads, key_dim, value_dim]: the states of each sequence, then those
+      that are kept of earlier positions, `KEPT_STATES` for each sequence.
+    - `position` int64 [places]: the number of tokens that they have taken in.
+    - `inputs` float32 [sequences * slots + kept, channels]: what the convolution takes, and of the
+      `taps - 1` tokens before each state that is kept.
     - `terms` float32 [sequences * slots, terms]: what the states take in.
 
     Slots are numbered like positions and taken modulo `ring`; the last `PADDING_SLOTS` of each
@@ -74,12 +77,15 @@ class RecurrentCache(nn.Module):
         self.sizes, self.sequences = sizes, sequences
         self.ring = ring_slots(TAIL + sizes.taps - 1)
         self.slots = self.ring + PADDING_SLOTS
-        state = torch.zeros(sequences, sizes.heads, sizes.key_dim, sizes.value_dim)
-        self.register_buffer("state", state, persistent=False)
-        position = torch.zeros(sequences, dtype=torch.int64)
-        self.register_buffer("position", position, persistent=False)
-        for name, width in (("inputs", sizes.channels), ("terms", sizes.terms)):
-            buffer = torch.zeros(sequences * self.slots, width)
+        places, rows = sequences * (1 + KEPT_STATES), sequences * self.slots
+        kept = sequences * KEPT_STATES * (sizes.taps - 1)
+        buffers = {
+            "state": torch.zeros(places, sizes.heads, sizes.key_dim, sizes.value_dim),
+            "position": torch.zeros(places, dtype=torch.int64),
+            "inputs": torch.zeros(rows + kept, sizes.channels),
+            "terms": torch.zeros(rows, sizes.terms),
+        }
+        for name, buffer in buffers.items():
             self.register_buffer(name, buffer, persistent=False)
 
     def buffer_slots(self, slots: Tensor, sequences: Tensor) -> Tensor:
@@ -87,6 +93,28 @@ class RecurrentCache(nn.Module):
         physical = torch.where(slots < 0, self.slots - 1, torch.remainder(slots, self.ring))
         first = sequences * self.slots
         return physical + first.view(-1, *[1] * (slots.ndim - 1))
+
+    def copy_state(self, source: Tensor, target: Tensor) -> Tensor:
+        """Copy a state from one place to another, both int64 [1]. Returns its position, int64 [1].
+
+        The state of a sequence must have taken in all of its tokens, `taps` or more: no step may
+        have run since its prompt.
+        """
+        position = self.position.index_select(0, source)
+        inputs = self.inputs.index_select(0, self._last_inputs(source, position))
+        self.inputs.index_copy_(0, self._last_inputs(target, position), inputs)
+        self.state.index_copy_(0, target, self.state.index_select(0, source))
+        self.position.index_copy_(0, target, position)
+        return position
+
+    def _last_inputs(self, place: Tensor, position: Tensor) -> Tensor:
+        """Return the rows of `inputs` of the tokens before `position` int64 [1] that belong to
+        `place` int64 [1]: int64 [taps - 1]."""
+        count = self.sizes.taps - 1
+        numbers = torch.arange(count, device=place.device)
+        in_text = self.buffer_slots((position - count + numbers).unsqueeze(0), place).flatten()
+        first = self.sequences * self.slots + (place - self.sequences) * count
+        return torch.where(place < self.sequences, in_text, first + numbers)
 
     def reset(self) -> None:
         """Zero the cache; a text that begins at position 0 needs no reset."""

@@ -1,17 +1,21 @@
 """A Qwen3.5 through a real `.pte`: recurrent states change no bit, however drafts are made."""
 
 import random
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
-from eagle_aot.artifact import PREFILL
+from eagle_aot.artifact import COPY_STATES, PREFILL, Manifest
+from eagle_aot.common.errors import ArtifactError
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.lab.training.tiny.corpus import first_stories
-from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import Shape
@@ -22,7 +26,7 @@ from support.runner.engines import decode
 
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 7}
 LENGTHS = 1, 3, 17, 63, 64, 65, 66, 128, 129, 150
-NEW = 24
+NEW, TAIL = 24, 16
 SHAPES: tuple[dict[str, Any], ...] = (
     *({"chain_len": length} for length in (1, 4, 7)),
     *({"tree": tree} for tree in ((3, 2, 6), (4, 8, 63))),
@@ -119,6 +123,45 @@ def test_requests_in_parallel_have_the_tokens_that_they_have_alone(hybrid_runner
     for drafts in ({"speculate": False}, *SHAPES):
         together = hybrid_runner.generate_batch(prompts, NEW, **drafts)
         assert [result.token_ids for result in together] == alone
+
+
+@pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("drafts", [{"speculate": False}, {"chain_len": 4}, {"tree": (3, 2, 6)}])
+def test_reused_rows_change_no_token(
+    hybrid_runner: Runner, drafts: dict[str, Any], sampled: dict[str, Any]
+) -> None:
+    """A conversation, forks of it while others take its sequence, and prompts that come together:
+    each continues from a state that is kept at the end of a chunk."""
+    runner, options = hybrid_runner, {**drafts, **sampled, "reuse": True}
+    first = prompt(runner, 211 + len(drafts) + len(sampled))
+    longer = [*first, *prompt(runner, 90)]
+    fork = [*first[:200], *prompt(runner, 130)]
+    one_by_one = [first, longer, fork, prompt(runner, 70), prompt(runner, 80)]
+    one_by_one.append([*fork, *prompt(runner, 77)])
+    at_once = [[*first, number, *longer[-70:]] for number in range(6)]
+    plain = [
+        runner.generate(ids, NEW, speculate=False, **sampled).token_ids
+        for ids in one_by_one + at_once
+    ]
+    runner.engine.sequence_pool.forget()
+    found = [runner.generate(ids, NEW, **options) for ids in one_by_one]
+    found += runner.generate_batch(at_once, NEW, **options)
+    assert [text.token_ids for text in found] == plain
+    reused = [text.cached_tokens for text in found]
+    assert reused[:2] == [0, len(first) // TAIL * TAIL] and 65 <= reused[2] < 200
+    assert reused[3:6] == [0, 0, len(fork) // TAIL * TAIL]
+    assert reused[6] == reused[2], "what the fork has kept"
+    assert all(200 < rows < len(first) for rows in reused[7:]), "a chunk of the first of them"
+
+
+def test_an_artifact_without_kept_states_is_refused(hybrid_runner: Runner, tmp_path: Path) -> None:
+    manifest = Manifest.read(hybrid_runner.directory)
+    older = [method for method in manifest.methods if method != COPY_STATES]
+    assert len(older) == len(manifest.methods) - 1
+    shutil.copytree(hybrid_runner.directory, tmp_path / "older")
+    structs.replace(manifest, methods=older).write(tmp_path / "older")
+    with pytest.raises(ArtifactError, match="its states follow no trees: export it again"):
+        load_artifact(tmp_path / "older")
 
 
 def test_a_cancelled_neighbour_changes_no_token(hybrid_runner: Runner) -> None:

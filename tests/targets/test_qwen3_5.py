@@ -14,13 +14,16 @@ from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from eagle_aot.artifact.methods import KEPT_STATES
 from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
 from eagle_aot.export import ExportSpec
 from eagle_aot.export.resolution import resolve
 from eagle_aot.runtime_runner.decode.step import Draft, DraftLimits, StepRows, tree_rows
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.cache_views import copy_rows
 from eagle_aot.targets.decoder.delta_rule import RuleInputs, take_in_and_read
+from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 from eagle_aot.targets.decoder.recurrent_views import RecurrentStepView
 from eagle_aot.targets.qwen3_5.config import HybridConfig, read_qwen3_5
@@ -205,6 +208,36 @@ def test_sequences_of_a_step_have_states_of_their_own(expected: Tensor) -> None:
             if row >= 0 and not (first[0] == 70 and row > 70):
                 found = logits.flatten(0, 1)[rows.flatten() == row]
                 assert relative_error(found, expected[row : row + 1]) < TIGHT, (first, row)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_a_text_continues_from_a_state_that_was_kept(sequence: int) -> None:
+    """To the bit, after other text in its sequence, and in another one that has its rows."""
+    target = load(sequences=2)
+    assert isinstance(target, HybridDecoder)
+    recurrent = [m for m in target.modules() if isinstance(m, RecurrentCache)]
+    attended = [m for m in target.modules() if isinstance(m, KVCache)]
+
+    def copy(source: int, to: int) -> None:
+        for states in recurrent:
+            assert states.copy_state(FIRST + source, FIRST + to) == 70
+
+    def continued(sequence: int) -> Tensor:
+        chunk = run(target, TEXT[70:140], 70, sequence)
+        return torch.cat((chunk, run(target, TEXT[140:150], 140, sequence)))
+
+    run(target, TEXT[:70], 0)
+    kept = 2 + KEPT_STATES * 2 - 1
+    copy(0, kept)
+    expected = continued(0)
+    assert not torch.equal(continued(0), expected)
+    if sequence:
+        run(target, TEXT[::-1][:90], 0, sequence)
+        rows = torch.arange(70)
+        copy_rows(attended, PromptChunk(rows, FIRST), PromptChunk(rows, FIRST + sequence))
+    copy(kept, sequence)
+    assert torch.equal(continued(sequence), expected)
 
 
 def test_a_text_does_not_continue_before_what_a_state_took_in() -> None:

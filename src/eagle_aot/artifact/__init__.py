@@ -32,6 +32,7 @@ from eagle_aot.artifact.manifest import (
 from eagle_aot.artifact.methods import (
     CANDIDATES,
     COPY_ROWS,
+    COPY_STATES,
     DFLASH,
     DFLASH2,
     DFLASH2_BLOCK,
@@ -63,12 +64,12 @@ from eagle_aot.artifact.methods import (
 )
 
 __all__ = [
-    "ARTIFACT_FILES", "CANDIDATES", "COPY_ROWS", "DFLASH", "DFLASH2", "DFLASH2_BLOCK",
-    "DFLASH2_SCORES", "DFLASH_BLOCK", "DFLASH_BLOCKS", "DFLASH_CONTEXT", "DRAFTERS",
-    "DRAFT_DECODE", "DRAFT_IDS", "DRAFT_PREFILL", "DSPARK", "DSPARK_BIAS", "DSPARK_BLOCK",
-    "EAGLE3", "GEMMA4_ASSISTANT", "MANIFEST", "MASK", "METHODS", "MTP", "MTP_DECODE", "NGRAM",
-    "PEAGLE_DECODE", "PREFILL", "PROCESSOR_FILES", "PROGRAM", "P_EAGLE", "SCHEMA_VERSION",
-    "TARGET_METHODS", "TARGET_VERIFY", "TOKENIZER_FILES", "WEIGHTS", "CacheBytes",
+    "ARTIFACT_FILES", "CANDIDATES", "COPY_ROWS", "COPY_STATES", "DFLASH", "DFLASH2",
+    "DFLASH2_BLOCK", "DFLASH2_SCORES", "DFLASH_BLOCK", "DFLASH_BLOCKS", "DFLASH_CONTEXT",
+    "DRAFTERS", "DRAFT_DECODE", "DRAFT_IDS", "DRAFT_PREFILL", "DSPARK", "DSPARK_BIAS",
+    "DSPARK_BLOCK", "EAGLE3", "GEMMA4_ASSISTANT", "MANIFEST", "MASK", "METHODS", "MTP",
+    "MTP_DECODE", "NGRAM", "PEAGLE_DECODE", "PREFILL", "PROCESSOR_FILES", "PROGRAM", "P_EAGLE",
+    "SCHEMA_VERSION", "TARGET_METHODS", "TARGET_VERIFY", "TOKENIZER_FILES", "WEIGHTS", "CacheBytes",
     "CheckpointIdentity", "Constants", "Device", "FileRecord", "ImageInputs", "Manifest",
     "RowRange", "Stage", "TargetIdentity", "encode_image", "file_record", "file_records",
     "methods_of", "tokenizer_files",

@@ -52,6 +52,11 @@ DRAFT_PREFILL = "draft_prefill"
 COPY_ROWS = "copy_rows"
 """An optional method of a program for several sequences: copies rows between them."""
 
+COPY_STATES = "copy_states"
+"""The method of a target with recurrent states that keeps them, and returns to them."""
+KEPT_STATES = 4
+"""How many states of earlier positions are kept for each sequence."""
+
 
 ENCODE_IMAGE = "encode_image_"
 """The beginning of the names of methods that encode images."""
@@ -65,7 +70,7 @@ def encode_image(rows: int) -> str:
 def methods_of(drafter: str, listed: Collection[str] = ()) -> tuple[str, ...]:
     """Return the methods of a program with a drafter of this kind; only the target's for an
     unknown kind. Optional methods are included if they are in `listed`, a manifest's methods."""
-    optional = [name for name in (DRAFT_PREFILL, COPY_ROWS) if name in listed]
+    optional = [name for name in (DRAFT_PREFILL, COPY_ROWS, COPY_STATES) if name in listed]
     optional += [name for name in listed if name.startswith(ENCODE_IMAGE)]
     return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()), *optional)
 

@@ -47,6 +47,7 @@ class ToyTarget:
     tail_length = TAIL
     max_rows = MAX_ROWS
     can_copy_rows = True
+    has_states = False
     suppressed_ids: Tensor | None = None
     window = 0
     rewind = 10**6
@@ -102,6 +103,12 @@ class ToyTarget:
         assert int(source) != int(sequence)
         rows = self.slots[int(source)]
         self.slots[int(sequence)] = {slot: rows[slot] for slot in range(count)}
+
+    def keep_state(self, sequence: int, place: int) -> None:
+        raise NotImplementedError("it has no states")
+
+    def restore_state(self, source: int, place: int, sequence: int) -> None:
+        raise NotImplementedError("it has no states")
 
     def _move(self, slots: dict[int, int], sources: list[int], first: int) -> None:
         moved = {s: slots[s] for s in sources if s >= 0}
