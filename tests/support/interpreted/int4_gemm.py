@@ -59,16 +59,16 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
 
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(
-    "case", [Case(37, 512, 32), Case(37, 384, 64), Case(70, 768, 128, True)], ids=str
+    "case", [Case(37, 256, 32), Case(37, 384, 64), Case(70, 384, 128, True)], ids=str
 )
 def test_a_rows_bits_do_not_depend_on_the_tile_size(case: Case, splits: int) -> None:
     """Rows have the same bits alone, and in any tile."""
     x, weight = case.rows(130), case.packed()
     together = product(x, weight, splits)
-    for row in (0, 7, 8, 15, 16, 31, 32, 63, 64, 129):
+    for row in (0, 8, 31, 64, 129):
         alone = product(x[:, row : row + 1], weight, splits)
         assert torch.equal(alone, together[:, :, row : row + 1])
-    for rows in (8, 9, 16, 17, 31, 32, 33, 48, 49, 64, 65):
+    for rows in (8, 9, 17, 33, 49, 65):
         assert torch.equal(product(x[:, :rows], weight, splits), together[:, :, :rows])
     assert torch.equal(product(x[:, 60:100], weight, splits), together[:, :, 60:100])
 

@@ -34,10 +34,10 @@ KINDS = [LAYERS[2], LAYERS[4], LAYERS[5], LAYERS[7], LAYERS[8]]
 PROMPTS = [
     (layer, context)
     for layer in LAYERS
-    for context in (CONTEXTS if layer in (LAYERS[2], LAYERS[6], LAYERS[8]) else [0, 17])
+    for context in (CONTEXTS if layer in (LAYERS[2], LAYERS[6]) else [0, 17])
 ]
-"""All contexts for one layer without a window, one with a window, and one whose window and ring end
-inside tiles of keys; few for the others."""
+"""All contexts for one layer without a window, and one whose window and ring end inside tiles of
+keys; few for the others."""
 
 
 def attend(prompt: Prompt, tiles: PromptTiling = TILES) -> Tensor:
@@ -81,7 +81,7 @@ def test_an_image_cut_by_a_chunk_has_the_bits_of_the_whole(layer: Layer) -> None
 @pytest.mark.parametrize("layer", [LAYERS[1], LAYERS[6], *KINDS], ids=str)
 def test_a_rows_bits_do_not_depend_on_its_chunk(layer: Layer) -> None:
     whole = attend(Prompt(layer, 40, 60))
-    for first, end in ((0, 1), (0, 8), (3, 41), (7, 60), (24, 40), (59, 60)):
+    for first, end in ((0, 8), (3, 41), (59, 60)):
         cut = attend(Prompt(layer, 40 + first, end - first))
         assert torch.equal(cut, whole[:, first:end])
 

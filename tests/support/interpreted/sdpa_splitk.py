@@ -38,7 +38,7 @@ KINDS = [LAYERS[2], LAYERS[3], RING, LAYERS[8], LAYERS[9]]
 decides which keys a row reads and in which precision."""
 
 HUGE = 6e4  # in half precision too
-SETTINGS = settings(max_examples=12, deadline=None, derandomize=True, database=None)
+SETTINGS = settings(max_examples=8, deadline=None, derandomize=True, database=None)
 
 FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
 """Parents of a tree's rows: branches of three lengths."""
@@ -49,21 +49,16 @@ SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
 CONTEXTS = [0, 1, 15, 16, 17, 60, 79, 80, 511]
 """Numbers of committed tokens: around the length of a tail, and where chunks become longer."""
 
-FEWER = [0, 79]
-"""The start of a text, and the start of longer chunks."""
-
-CHAINS = [
-    (layer, context)
-    for layer in LAYERS
-    for context in (CONTEXTS if layer in (LAYERS[2], RING, LAYERS[8]) else FEWER)
-]
-"""Contexts act alike on all layers without a window, so one of them has all contexts; so has one
-layer with a window of whole chunks, and one whose window ends in the tail."""
+MORE = {LAYERS[2]: CONTEXTS, RING: CONTEXTS[::2], LAYERS[8]: CONTEXTS[::2]}
+CHAINS = [(layer, context) for layer in LAYERS for context in MORE.get(layer, [79])]
+"""Contexts act alike on all layers without a window, so one of them has all contexts. One layer
+with a window of whole chunks has every second, and so has one whose window ends in the tail; others
+have the start of longer chunks."""
 
 TREES = [
     (layer, context)
     for layer in LAYERS
-    for context in ([0, 15, 17, 79, 511] if layer in (LAYERS[2], RING, LAYERS[8]) else [79])
+    for context in ([0, 17, 511] if layer in (LAYERS[2], RING) else [79])
 ]
 """Fewer contexts for trees: chains cover the keys before the tail."""
 
@@ -147,11 +142,11 @@ def test_a_window_longer_than_the_minimum_ring(context: int) -> None:
 
 @pytest.mark.parametrize("layer", [LAYERS[3], RING], ids=str)
 def test_a_long_context_matches_attention(layer: Layer) -> None:
-    text = tree(4096, FEW, SCATTERED)
-    case = forward(layer, text, slots=4200)
+    text = tree(1500, FEW, SCATTERED)
+    case = forward(layer, text, slots=1600)
     output = attend(case)
     assert relative_error(output, case.expected()) < ERROR[layer.dtype]
-    plain = forward(layer, text.only(5), slots=4100)
+    plain = forward(layer, text.only(5), slots=1580)
     assert torch.equal(attend(plain)[0, 0], output[0, 5])
 
 
@@ -218,7 +213,7 @@ def test_the_number_of_tails_in_a_program_changes_no_bit(layer: Layer) -> None:
     for tails in ({"chunk": 32}, {"chunk": 64}, {"chunk": 64, "key_tile": 32}):
         together = attend(case, **tails)
         assert relative_error(together[:, :7], case.expected()[:, :7]) < ERROR[layer.dtype]
-        for row in range(7):
+        for row in (0, 3, 6):
             plain = attend(forward(layer, text.only(row)), **tails)
             assert torch.equal(plain[0, 0], together[0, row])
 
