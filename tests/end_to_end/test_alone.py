@@ -1,4 +1,5 @@
-"""A target exported without a head: its text is transformers', and prompt lookup drafts it."""
+"""A target exported without a head: its text is transformers', and prompt lookup drafts it. Its
+second export has the bits of the first."""
 
 import json
 from pathlib import Path
@@ -141,3 +142,20 @@ def test_eagle_bench_times_rounds(alone_artifact: Path, monkeypatch: pytest.Monk
     assert found["drafter"] == NGRAM
     (context,) = found["contexts"]
     assert [round_["chain_len"] for round_ in context["rounds"]] == [0, 1, 3]
+
+
+def test_a_repeated_export_is_the_same_bit_for_bit(alone_artifact: Path, tmp_path: Path) -> None:
+    target_dir = alone_artifact.parent / "target"
+    arguments = [
+        *("--reproduce", alone_artifact / "manifest.json", "--json"),
+        *("--target-dir", target_dir, "--output-dir", tmp_path / "again"),
+    ]
+    result = CliRunner().invoke(export.main, [str(word) for word in arguments])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["identical"] and found["decisions"] == found["environment"] == {}
+    for name in Manifest.read(alone_artifact).files:
+        assert (tmp_path / "again" / name).read_bytes() == (alone_artifact / name).read_bytes()
+    # Nothing in an artifact says where it was made, or of what.
+    text = (alone_artifact / "manifest.json").read_text()
+    assert str(target_dir.parent) not in text and str(Path.home()) not in text

@@ -245,7 +245,7 @@ def test_directories_that_only_the_user_knows_are_requested(
 def test_different_versions_are_printed_before_the_work(
     recorded: Manifest, pair: ResolvedExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`export` is replaced: it takes minutes, which end_to_end/test_reproduction.py spends."""
+    """`export` is replaced: it takes minutes, which end_to_end/test_alone.py spends."""
     exported: list[ResolvedExport] = []
 
     def export(resolved: ResolvedExport) -> Manifest:

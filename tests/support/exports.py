@@ -1,17 +1,21 @@
-"""Artifacts that tests share, exported by commands beside them."""
+"""Artifacts that tests share, exported by processes beside them."""
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+
+from click.testing import CliRunner
 
 AT_ONCE = 2
-"""Commands that run at a time: more take the cores from one another, and all are late."""
+"""Exports that run at a time: more take the cores from one another, and all are late."""
 
 TINY = "--target-model", "gemma4-tiny"
-LENGTH = "--max-seq-len", "192"
-QUICK = *LENGTH, "--no-self-test"
+QUICK = "--max-seq-len", "192", "--no-self-test"
 CUDA = *TINY, "--backend", "cuda", "--max-seq-len", "4608"
 SHIPPED: dict[str, tuple[str, ...]] = {
     "tiny": TINY,
@@ -25,7 +29,7 @@ OF_PAIRS = {
         *("random_pair", "gemma4-31b", *QUICK),
         *("--max-batch-size", "4", "--cpu-weights", "int4"),
     ),
-    "qwen3": ("qwen3_pair", "auto", *LENGTH, "--cpu-weights", "int8"),
+    "qwen3": ("qwen3_pair", "auto", *QUICK, "--cpu-weights", "int8"),
     "assistant": ("assistant_pair", "auto", *QUICK, "--max-batch-size", "2"),
     "image": (
         *("image_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
@@ -43,7 +47,11 @@ OF_PAIRS = {
 
 
 class Exports:
-    """`eagle-export`s in processes of their own, begun in turn as soon as this is made."""
+    """`eagle-export`s in other processes, begun in turn as soon as this is made.
+
+    Two processes make one after another, since importing what an export needs takes as long as a
+    small one; commands of their own are those of another environment, and for a GPU.
+    """
 
     def __init__(
         self,
@@ -56,6 +64,9 @@ class Exports:
         self.directory = directory
         self.environments = environments
         self.processes: list[subprocess.Popen[str]] = []
+        self.exporters = SimpleQueue[subprocess.Popen[str]]()
+        for _ in range(min(AT_ONCE, len(requested))):
+            self.exporters.put(self._start([sys.executable, "-P", __file__], None))
         self.pool = ThreadPoolExecutor(AT_ONCE)
         self.found = {
             name: self.pool.submit(self._export, name, options)
@@ -75,19 +86,62 @@ class Exports:
         for process in self.processes:
             process.kill()
 
-    def _export(self, name: str, options: Sequence[str]) -> Path:
-        output_dir = self.directory / name
-        beside = Path(sys.executable).with_name("eagle-export")
-        program = beside if beside.exists() else "eagle-export"
+    def _start(
+        self, command: Sequence[str], environment: Mapping[str, str] | None
+    ) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
         process = subprocess.Popen(
-            [program, "--output-dir", output_dir, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environments.get(name),
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
         )
         self.processes.append(process)
-        output, errors = process.communicate()
-        assert process.returncode == 0, errors
+        return process
+
+    def _export(self, name: str, options: Sequence[str]) -> Path:
+        output_dir = self.directory / name
+        arguments = ["--output-dir", str(output_dir), *options]
+        if name in self.environments or "cuda" in options:
+            beside = Path(sys.executable).with_name("eagle-export")
+            program = str(beside) if beside.exists() else "eagle-export"
+            process = self._start([program, *arguments], self.environments.get(name))
+            output, errors = process.communicate()
+            code = process.returncode
+        else:
+            code, output, errors = self._exported_by_one_of_several(arguments)
+        assert code == 0, errors
         assert output.startswith(str(output_dir))
         return output_dir
+
+    def _exported_by_one_of_several(self, arguments: Sequence[str]) -> tuple[int, str, str]:
+        """Return the exit code of an export, and what it printed to stdout and to stderr."""
+        exporter = self.exporters.get()
+        assert exporter.stdin is not None and exporter.stdout is not None
+        try:
+            exporter.stdin.write(json.dumps(arguments) + "\n")
+            exporter.stdin.flush()
+            code, output, errors = json.loads(exporter.stdout.readline())
+        finally:
+            self.exporters.put(exporter)
+        return code, output, errors
+
+
+def export_in_turn() -> None:
+    """Run an `eagle-export` for each line of standard input, which are its arguments."""
+    from eagle_aot.export.cli import main  # only in processes that export
+
+    answers = os.fdopen(os.dup(1), "w")
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)  # what libraries print
+    os.dup2(null, 2)
+    for line in sys.stdin:
+        done = CliRunner().invoke(main, json.loads(line))
+        raised = done.exception
+        failure = "" if raised is None or isinstance(raised, SystemExit) else repr(raised)
+        print(
+            json.dumps([done.exit_code, done.stdout, done.stderr + failure]),
+            file=answers,
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    export_in_turn()
