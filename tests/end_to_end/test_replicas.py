@@ -81,11 +81,16 @@ def test_all_sockets_are_on_the_loopback_interface_and_need_a_token(server: Serv
         assert b"RAY_AUTH_MODE=token" in environment
 
 
-def streamed(server: Server, text: str) -> str:
+def parts(server: Server, text: str) -> Iterator[str]:
+    """Yield the answer part by part; the first one is empty and comes as the answer begins."""
     chunks = server.client.chat.completions.create(
         model="tiny", temperature=0, messages=[{"role": "user", "content": text}], stream=True
     )
-    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    yield from (chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+def streamed(server: Server, text: str) -> str:
+    return "".join(parts(server, text))
 
 
 def test_replicas_give_the_texts_of_one_engine(server: Server, int4_head: Runner) -> None:
@@ -143,11 +148,10 @@ def test_a_client_does_not_notice_that_a_replica_dies(server: Server, int4_head:
 
 
 def test_shutting_down_finishes_running_answers(server: Server) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        coming = [pool.submit(streamed, server, text) for text in QUESTIONS[:4]]
-        time.sleep(0.2)
-        server.stop()
-        assert all("####" in text.result() for text in coming)
+    coming = [parts(server, text) for text in QUESTIONS[:4]]
+    assert [next(answer) for answer in coming] == [""] * 4
+    server.stop()
+    assert all("####" in "".join(answer) for answer in coming)
     assert server.process.wait(60) == 0
 
 
