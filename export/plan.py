@@ -130,10 +130,9 @@ def plan_export(spec: ExportSpec) -> ExportPlan | None:
         loaded = load_pair(
             resolved.checkpoints, resolved.dtype, resolved.cache_sizes, images=images
         ).pair
-        dense = dequantize_int4(loaded)
-        pair = loaded if on_gpu else dense
-        if on_gpu and _is_dense(resolved.spec, spec, line):
-            pair = dequantize_int4(loaded, LAYERS)
+        pair = dense = loaded
+        if not on_gpu or _is_dense(resolved.spec, spec, line):
+            pair = dense = dequantize_int4(loaded, LAYERS if on_gpu else "")
         if resolved.spec.cpu_weights != FLOAT32:
             pair = quantize_for_cpu(loaded, INT8)  # INT4's search for scales takes minutes
         lengths = lengths_of(pair, resolved)

@@ -1,7 +1,6 @@
 """Images on a GPU, from a PNG to tokens: against modules and transformers, however decoded."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from support.exports import export_program
 from support.golden_cases import relative_error
 from support.image_pair import NEVER, PLACEHOLDER, ROWS
 from support.images import drawn, stored, transformers_shortfall
@@ -27,9 +27,7 @@ PROMPTS = [("What is this?", 1), (f"Is {PLACEHOLDER} older than {PLACEHOLDER}, o
 def runner(image_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Runner:
     directory = tmp_path_factory.mktemp("images") / "artifact"
     target_dir, head_dir = image_pair
-    installed = Path(sys.executable).with_name("eagle-export")
-    program: str | Path = installed if installed.exists() else "eagle-export"
-    command: list[str | Path] = [program, "--target-model", "auto"]
+    command: list[str | Path] = [export_program(), "--target-model", "auto"]
     options = ["--backend", "cuda", "--inputs", "text,image"]
     sizes = ["--max-seq-len", "320", "--max-batch-size", "2"]
     pair = ("--target-dir", target_dir, "--draft-dir", head_dir)

@@ -1,7 +1,6 @@
 """Targets with rarer forms of weights and rotary embeddings, exported for a GPU."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from transformers import PreTrainedModel
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner, load_artifact
 from support.checkpoint_edits import edit_config
+from support.exports import export_program
 from support.files.int4 import save_words
 from support.gemma_oracle import oracle_states, random_tokens
 from support.golden_cases import relative_error
@@ -72,12 +72,11 @@ def longrope(directory: Path) -> PreTrainedModel:
 
 
 def exported(checkpoint: Path, artifact: Path) -> Runner:
-    installed = Path(sys.executable).with_name("eagle-export")
-    program: str | Path = installed if installed.exists() else "eagle-export"
     options = ["--drafter", "ngram", "--no-self-test", "--max-batch-size", "2"]
     sizes = ["--max-seq-len", "512"]
-    command = [program, "--target-model", "auto", "--target-dir", checkpoint, "--backend", "cuda"]
-    subprocess.run([*command, *options, *sizes, "--output-dir", artifact], check=True)
+    paths = ["--target-dir", str(checkpoint), "--output-dir", str(artifact)]
+    command = [export_program(), "--target-model", "auto", "--backend", "cuda"]
+    subprocess.run([*command, *options, *sizes, *paths], check=True)
     return load_artifact(artifact)
 
 

@@ -46,6 +46,12 @@ OF_PAIRS = {
 """Exports of pairs that tests write: the fixture of the pair, `--target-model`, and options."""
 
 
+def export_program() -> str:
+    """Return the `eagle-export` of this environment, or the one on PATH."""
+    beside = Path(sys.executable).with_name("eagle-export")
+    return str(beside) if beside.exists() else "eagle-export"
+
+
 class Exports:
     """`eagle-export`s in other processes, begun in turn as soon as this is made.
 
@@ -100,9 +106,7 @@ class Exports:
         output_dir = self.directory / name
         arguments = ["--output-dir", str(output_dir), *options]
         if name in self.environments or "cuda" in options:
-            beside = Path(sys.executable).with_name("eagle-export")
-            program = str(beside) if beside.exists() else "eagle-export"
-            process = self._start([program, *arguments], self.environments.get(name))
+            process = self._start([export_program(), *arguments], self.environments.get(name))
             output, errors = process.communicate()
             code = process.returncode
         else:
