@@ -45,7 +45,12 @@ SCHEMA = SamplingParams(
         "required": ["name", "tags", "size"],
     }
 )
-KINDS = {"greedy": GREEDY, "processor": SamplingParams(top_k=50), "text": TEXT, "schema": SCHEMA}
+KINDS = {
+    "greedy": GREEDY,
+    "processor": SamplingParams(repetition_penalty=1.1),
+    "text": TEXT,
+    "schema": SCHEMA,
+}
 SHAPES = (
     (1, Shape.chain(4)), (1, Shape.chain(7)), (1, Shape(6, 8, 31)), (1, Shape(7, 8, 63)),
     (8, Shape.chain(4)), (8, Shape.chain(7)),

@@ -53,8 +53,8 @@ class Constraint(Protocol):
         it is None. Returns the tokens that must, as far as they are known."""
 
     def repair(self, rows: DraftRows) -> bool:
-        """Put tokens that must come next in the place of drafts that cannot. Returns whether any
-        was changed; siblings stay different."""
+        """Put tokens that must come next in the place of drafts that cannot, as far as they can be
+        followed. Returns whether any was changed; siblings stay different."""
 
     def fill(self, rows: DraftRows, bitmask: Tensor) -> None:
         """Write which tokens may follow each row to `bitmask` uint8 [T, W], whose bit i % 8 of byte
@@ -169,25 +169,24 @@ class LLGuidanceConstraint:
         self._since_fill += (token,)
 
     def look_ahead(self, bitmask: Tensor | None) -> list[int]:
-        found = list[int]()
-
-        def visit(row: int, matcher: "LLMatcher", forced: list[int]) -> None:
-            if bitmask is not None:
-                matcher.unsafe_compute_mask_ptr(bitmask.data_ptr(), len(bitmask))
-            found[:], self._ahead = forced, matcher
-
-        self._walk(DraftRows([0], [[]]), visit)
-        return found
+        matcher = self._matcher.deep_copy()
+        forced = matcher.compute_ff_tokens()
+        if len(forced) > MOST_FORCED:
+            return []
+        if bitmask is not None:
+            matcher.unsafe_compute_mask_ptr(bitmask.data_ptr(), len(bitmask))
+        if matcher.is_error():  # `fill` renews it
+            return []
+        self._ahead = matcher
+        return forced
 
     def repair(self, rows: DraftRows) -> bool:
-        before = [*rows.tokens]
-
-        def visit(row: int, matcher: "LLMatcher", forced: list[int]) -> None:
-            children = rows.children[row]
-            if children and forced and forced[0] not in (rows.tokens[child] for child in children):
-                rows.tokens[children[0]] = forced[0]
-
-        self._walk(rows, visit)
+        before, left = [*rows.tokens], [(0, self._after(()))]
+        while left:
+            row, matcher = left.pop()
+            end = _follow_run(matcher, rows, row)
+            if end is not None:
+                left += _branches(matcher, rows, end)
         return rows.tokens != before
 
     def fill(self, rows: DraftRows, bitmask: Tensor) -> None:
@@ -251,6 +250,45 @@ class LLGuidanceConstraint:
         self._matcher, self._ahead = self._form.start(), None
         for token in self._answer:
             self._matcher.consume_token(token)
+
+
+def _forced(matcher: "LLMatcher") -> list[int]:
+    """Return the tokens that must come next, none if there are more than can be followed."""
+    forced = matcher.compute_ff_tokens()
+    return forced if len(forced) <= MOST_FORCED else []
+
+
+def _follow_run(matcher: "LLMatcher", rows: DraftRows, row: int) -> int | None:
+    """Follow the drafts after a row, in one call, as far as each has no sibling; put tokens that
+    must come in the place of others. Returns the last row, None if it cannot come."""
+    run = list[int]()
+    while len(rows.children[row]) == 1:
+        (row,) = rows.children[row]
+        run.append(row)
+    followed = matcher.try_consume_tokens([rows.tokens[each] for each in run])
+    while followed < len(run) and (forced := _forced(matcher)):
+        for each, token in zip(run[followed:], forced, strict=False):
+            rows.tokens[each] = token
+        consumed = matcher.try_consume_tokens([rows.tokens[each] for each in run[followed:]])
+        if not consumed:
+            break
+        followed += consumed
+    return row if followed == len(run) else None
+
+
+def _branches(matcher: "LLMatcher", rows: DraftRows, row: int) -> Iterator[tuple[int, "LLMatcher"]]:
+    """Yield the siblings after a row that may come, each with a matcher after it; if none may, the
+    first, which becomes the token that must come, if any."""
+    children, found = rows.children[row], False
+    for child in children:
+        branch = matcher.deep_copy()
+        if branch.try_consume_tokens([rows.tokens[child]]) == 1:
+            found = True
+            yield child, branch
+    if children and not found and (forced := _forced(matcher)):
+        rows.tokens[children[0]] = forced[0]
+        if matcher.try_consume_tokens(forced[:1]) == 1:
+            yield children[0], matcher
 
 
 def _grammar(name: str, value: Any) -> str:

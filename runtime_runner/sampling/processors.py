@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.sampling.thresholds import (
     threshold,
     weights_of,
 )
+from eagle_aot.runtime_runner.sampling.token_masks import forbidden_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,14 @@ class Rows:
 
     `sequences` int64 [R] are the rows' sequences, and `positions` int64 [R] those of the tokens
     to be chosen. `paths` int64 [R, P] are the drafts between the last decided token and the row's,
-    padded with -1; None without drafts.
+    padded with -1; None without drafts. `bitmask` uint8 [R, W] has the bits of the tokens that each
+    may choose, as `Constraint.fill` writes them; None if all may choose any.
     """
 
     sequences: Tensor
     positions: Tensor
     paths: Tensor | None = None
+    bitmask: Tensor | None = None
 
 
 class Processors:
@@ -104,6 +107,7 @@ class Processors:
             rows.sequences,
             rows.positions,
             rows.paths,
+            rows.bitmask,
             (self._biased, self._bias),
             (self._penalised, self._penalties),
             (self._counts, self._seen),
@@ -123,8 +127,12 @@ class Processors:
         )
 
     def penalised(self, logits: Tensor, rows: Rows) -> Tensor:
-        """Return logits float32 [R, V] with biases and penalties, and without early stop ids."""
+        """Return logits float32 [R, V] with biases and penalties, without forbidden tokens and
+        early stop ids."""
         sequences = rows.sequences
+        if rows.bitmask is not None:
+            forbidden = forbidden_by(rows.bitmask, logits.shape[1])
+            logits = logits.masked_fill(forbidden, -torch.inf)
         if self._biased[sequences].any():
             logits = logits + self._bias[sequences]
         if self._penalised[sequences].any():

@@ -157,12 +157,11 @@ class Sampler:
         if self.mode < SamplingMode.PROCESSED:
             return logits
         assert self._processors is not None
-        if self.is_constrained:
-            logits = self.masks.masked(logits)
         row_sequences = by_row(sequences, positions)
         scale, _ = self._noise(positions, sequences)
         path_rows = None if paths is None else paths.flatten(0, 1)
-        rows = Rows(row_sequences, positions.reshape(-1), path_rows)
+        bitmask = self.masks.bitmask(positions.numel()) if self.is_constrained else None
+        rows = Rows(row_sequences, positions.reshape(-1), path_rows, bitmask)
         with single_threaded_on_cpu(logits):
             flat = self._processors.processed(logits.flatten(0, 1).float(), scale, rows)
             return flat.view(logits.shape)

@@ -41,7 +41,6 @@ class TokenMasks:
         self._sequences, self._vocab, self._rows = sequences, vocab, rows
         self._device = device
         self._constraints: dict[int, Constraint] = {}
-        self._bits: Tensor | None = None  # uint8 [BITS]
         self._bitmask: Mirrored | None = None  # uint8 [rows, W]
         self._ahead: Tensor | None = None  # uint8 [S, W] on the host, after each answer
         self._forced: Mirrored | None = None  # int64 [S, FORCED], the tokens that must follow it
@@ -53,9 +52,8 @@ class TokenMasks:
     def begin(self, sequence: int, constraint: Constraint) -> None:
         """Begin an answer in a sequence."""
         self._constraints[sequence] = constraint
-        if self._bits is None:
+        if self._bitmask is None:
             width, device = -(-self._vocab // (BITS * WORD)) * WORD, self._device
-            self._bits = 1 << torch.arange(BITS, dtype=torch.uint8, device=device)
             self._bitmask = Mirrored((self._rows, width), ALL, torch.uint8, device)
             self._ahead = torch.full((self._sequences, width), ALL, dtype=torch.uint8)
             self._forced = Mirrored((self._sequences, FORCED), FREE, torch.int64, device)
@@ -75,7 +73,8 @@ class TokenMasks:
         steps = [(self._constraints.get(sequence), rows_of(rest)) for sequence, *rest in values]
         changed = [c is not None and c.repair(rows) for c, rows in steps]
         if any(changed):
-            tokens.copy_(torch.tensor([rows.tokens for _, rows in steps]))
+            repaired = torch.tensor([rows.tokens for _, rows in steps])
+            tokens.copy_(repaired.pin_memory() if tokens.is_cuda else repaired, non_blocking=True)
         return steps
 
     def look_ahead(self) -> None:
@@ -84,13 +83,16 @@ class TokenMasks:
         A GPU would wait for these masks, which in a string of limited length take 0.8 ms each.
         """
         assert self._ahead is not None and self._forced is not None
-        self._ahead.numpy().fill(ALL)
-        self._forced.host.fill_(FREE)
+        is_cpu, forced = self._device.type == "cpu", self._forced.host.numpy()
+        before = forced.copy()
+        forced.fill(FREE)
+        if is_cpu:
+            self._ahead.numpy().fill(ALL)
         for sequence, constraint in self._constraints.items():
-            bitmask = self._ahead[sequence] if self._device.type == "cpu" else None
-            forced = constraint.look_ahead(bitmask)[:FORCED]
-            self._forced.host[sequence, : len(forced)] = torch.tensor(forced, dtype=torch.int64)
-        self._forced.copy()
+            tokens = constraint.look_ahead(self._ahead[sequence] if is_cpu else None)[:FORCED]
+            forced[sequence, : len(tokens)] = tokens
+        if (forced != before).any():
+            self._forced.copy()
 
     def fill(self, steps: Sequence[Followed]) -> None:
         """Write the masks of all rows of a step, and copy them to the device."""
@@ -101,19 +103,16 @@ class TokenMasks:
         for (constraint, rows), bitmask in zip(steps, host.split(count), strict=True):
             if constraint is not None:
                 constraint.fill(rows, bitmask)
-        self._bitmask.copy(len(host))
+        self._bitmask.copy(len(host), overlapped=True)
 
     def fill_answer(self, sequence: Tensor) -> None:
         """Write the mask after the answer of `sequence` int64 [1], without drafts."""
         self.fill([(self._constraints.get(int(sequence)), DraftRows([0], [[]]))])
 
-    def masked(self, logits: Tensor) -> Tensor:
-        """Return logits [B, T, V] with minus infinity for tokens that the last `fill` forbids."""
+    def bitmask(self, rows: int) -> Tensor:
+        """Return the masks of a step's first rows that the last `fill` wrote: uint8 [rows, W]."""
         assert self._bitmask is not None
-        rows = logits.shape[0] * logits.shape[1]
-        with single_threaded_on_cpu(logits):
-            forbidden = self._forbidden(self._bitmask.device[:rows])
-            return logits.masked_fill(forbidden.view(logits.shape), -torch.inf)
+        return self._bitmask.device[:rows]
 
     def masked_first(self, logits: Tensor, sequences: Tensor, ids: Tensor | None) -> Tensor:
         """Return a drafter's logits [B, F, Vd] with `UNLIKELY` for first tokens that cannot follow
@@ -123,7 +122,7 @@ class TokenMasks:
         if logits.device.type != "cpu":
             return logits
         with single_threaded_on_cpu(logits):
-            forbidden = self._forbidden(self._ahead[sequences])
+            forbidden = forbidden_by(self._ahead[sequences], self._vocab)
             forbidden = forbidden if ids is None else forbidden[:, ids]
             first = logits[:, :1].masked_fill(forbidden.unsqueeze(1), UNLIKELY)
             return torch.cat((first, logits[:, 1:]), dim=1)
@@ -137,11 +136,11 @@ class TokenMasks:
         forced = self._forced.device[sequences, depth].unsqueeze(1)
         return torch.where(forced >= 0, forced, tokens)
 
-    def _forbidden(self, bitmask: Tensor) -> Tensor:
-        """Unpack masks uint8 [R, W]. Returns bool [R, V]."""
-        assert self._bits is not None
-        forbidden = (bitmask.unsqueeze(-1) & self._bits) == 0
-        return forbidden.flatten(1)[:, : self._vocab]
+
+def forbidden_by(bitmask: Tensor, vocab: int) -> Tensor:
+    """Unpack masks uint8 [R, W] of `vocab` tokens V. Returns bool [R, V]."""
+    bits = 1 << torch.arange(BITS, dtype=torch.uint8, device=bitmask.device)
+    return ((bitmask.unsqueeze(-1) & bits) == 0).flatten(1)[:, :vocab]
 
 
 class Mirrored:
@@ -153,11 +152,20 @@ class Mirrored:
         is_cuda = device.type == "cuda"
         self.host = torch.full(shape, value, dtype=dtype, pin_memory=is_cuda)
         self.device = self.host.to(device)
+        self._stream = torch.cuda.Stream(device) if is_cuda else None
 
-    def copy(self, rows: int | None = None) -> None:
-        """Copy the first rows, or all, to the device."""
-        if self.device is not self.host:
+    def copy(self, rows: int | None = None, *, overlapped: bool = False) -> None:
+        """Copy the first rows, or all, to the device, before what is launched next.
+
+        With `overlapped`, it runs beside what was launched before, which must not read the tensor.
+        """
+        if self._stream is None:
+            return
+        current = torch.cuda.current_stream(self.device.device)
+        with torch.cuda.stream(self._stream if overlapped else current):
             self.device[:rows].copy_(self.host[:rows], non_blocking=True)
+        if overlapped:
+            current.wait_stream(self._stream)
 
 
 def pack_rows(sequences: Tensor, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ STATE = {
     **dict.fromkeys(("sequences_ptr", "positions_ptr", "paths_ptr", "least_ptr"), "*i64"),
     **dict.fromkeys(("top_k_ptr", "sums_ptr"), "*i64"),
     **dict.fromkeys(("biased_ptr", "penalised_ptr", "seen_ptr", "stops_ptr"), "*i1"),
-    **{"counts_ptr": "*i32", "top_p_ptr": "*fp64", "thresholds_ptr": "*i32"},
+    **{"bitmask_ptr": "*u8", "counts_ptr": "*i32", "top_p_ptr": "*fp64", "thresholds_ptr": "*i32"},
 }
 SIZES = {"VOCAB": 262_144, "BLOCKS": 64, "MOST_BLOCKS": 64}
 
@@ -42,11 +42,11 @@ def test_threshold_kernels_fuse_no_product_into_a_sum(name: str) -> None:
     assert not any(fused in code for fused in FUSED)
 
 
-@pytest.mark.parametrize("path", [0, 4])
-def test_the_penalty_kernel_fuses_no_product_and_divides_exactly(path: int) -> None:
+@pytest.mark.parametrize(("path", "mask"), [(0, 0), (4, 32_768)])
+def test_the_penalty_kernel_fuses_no_product_and_divides_exactly(path: int, mask: int) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     from eagle_aot.triton_kernels.process_logits import penalise
 
-    constants = {**SIZES, "BLOCK": penalise.BLOCK, "PATH": path}
+    constants = {**SIZES, "BLOCK": penalise.BLOCK, "PATH": path, "MASK": mask}
     code = ptx(penalise.penalise_kernel, penalise.OPTIONS, constants)
     assert not any(fused in code for fused in FUSED) and "div.rn.f32" in code

@@ -8,7 +8,12 @@ from support.kernels.threshold_cases import edges, hard_samplings, processed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
-WIDE = [Case(32, 262_144), Case(8, 262_144, levels=3), Case(8, 49_152, drafts=15)]
+WIDE = [
+    Case(32, 262_144),
+    Case(8, 262_144, levels=3),
+    Case(8, 49_152, drafts=15),
+    Case(40, 262_144, masked=True),
+]
 
 
 @pytest.mark.parametrize("case", CASES + WIDE, ids=str)

@@ -1,4 +1,4 @@
-"""Applies biases and penalties and masks stop ids, in one pass over the logits.
+"""Masks tokens and applies biases and penalties, in one pass over the logits.
 
 Importing this module needs triton. Products are not fused into sums, so that the bits are those of
 the eager reference.
@@ -18,6 +18,7 @@ def penalise_kernel(
     sequences_ptr: tl.tensor,
     positions_ptr: tl.tensor,
     paths_ptr: tl.tensor,
+    bitmask_ptr: tl.tensor,
     biased_ptr: tl.tensor,
     bias_ptr: tl.tensor,
     penalised_ptr: tl.tensor,
@@ -32,6 +33,7 @@ def penalise_kernel(
     BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
     PATH: tl.constexpr,
+    MASK: tl.constexpr,
 ) -> None:
     """Process one block of one row; store its maximum and its least finite value."""
     row, block = tl.program_id(0), tl.program_id(1)
@@ -41,6 +43,9 @@ def penalise_kernel(
     token = sequence * VOCAB + column
     at = row.to(tl.int64) * VOCAB + column
     x = tl.load(logits_ptr + at, mask=inside, other=float("-inf")).to(tl.float32)
+    if MASK:
+        byte = tl.load(bitmask_ptr + row * MASK + column // 8, mask=inside, other=0)
+        x = tl.where((byte.to(tl.int32) >> (column % 8)) & 1 != 0, x, float("-inf"))
     if tl.load(biased_ptr + sequence):
         x += tl.load(bias_ptr + token, mask=inside, other=0.0)
     if tl.load(penalised_ptr + sequence):
@@ -70,6 +75,7 @@ def launch(
     sequences: Tensor,
     positions: Tensor,
     paths: Tensor | None,
+    bitmask: Tensor | None,
     bias: tuple[Tensor, Tensor],
     penalties: tuple[Tensor, Tensor],
     texts: tuple[Tensor, Tensor],
@@ -79,7 +85,8 @@ def launch(
 
     The extremes float32 [R, 2, N] are the maximum and the least finite value, infinity if there is
     none. Rows belong to `sequences` int64 [R], choose the tokens at `positions` int64 [R], and have
-    the draft tokens `paths` int64 [R, P] before them, -1 where there is none. For S sequences:
+    the draft tokens `paths` int64 [R, P] before them, -1 where there is none. They may choose only
+    tokens that have a bit in `bitmask` uint8 [R, W], bit i % 8 of byte i // 8. For S sequences:
 
     - `bias`: whether each has one, bool [S], and the biases, float32 [S, V];
     - `penalties`: whether each has any, bool [S], and repetition, presence and frequency penalties,
@@ -98,6 +105,7 @@ def launch(
         sequences.contiguous(),
         positions.contiguous(),
         sequences if paths is None else paths.contiguous(),
+        sequences if bitmask is None else bitmask.contiguous(),
         *bias,
         *penalties,
         *texts,
@@ -108,6 +116,7 @@ def launch(
         BLOCKS=blocks,
         BLOCK=BLOCK,
         PATH=0 if paths is None else paths.shape[1],
+        MASK=0 if bitmask is None else bitmask.shape[1],
         **OPTIONS,
     )
     return out, extremes

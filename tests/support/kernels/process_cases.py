@@ -26,12 +26,14 @@ MANY = [
 
 @dataclass(frozen=True)
 class Case:
-    """Logits with `levels` different values, 0 for any; rows use all of `MANY` in turn."""
+    """Logits with `levels` different values, 0 for any; rows use all of `MANY` in turn, and are
+    `masked` by random bitmasks."""
 
     rows: int
     vocab: int
     levels: int = 0
     drafts: int = 3
+    masked: bool = False
 
     def processed(self, device: str = "cpu") -> Tensor:
         """Return the logits after `Processors`, [R, V]."""
@@ -51,16 +53,26 @@ class Case:
         paths = torch.randint(-1, self.vocab, (self.rows, self.drafts), generator=generator)
         if self.drafts:
             paths[:, 0] = texts[sequences, 0]  # a draft token that the text contains
+        words = self.rows, -(-self.vocab // 32) * 4
+        bitmask = torch.randint(256, words, generator=generator, dtype=torch.uint8)
+        bitmask[:: 1 + len(MANY)] = 0  # rows without any token that may be chosen
         scale = torch.tensor([1 / s.temperature if s.temperature else 0.0 for s in MANY])
         rows = Rows(
             sequences.to(device),
             (sequences + 31).to(device),
             paths.to(device) if self.drafts else None,
+            bitmask.to(device) if self.masked else None,
         )
         return processors.processed(logits.to(device), scale[sequences].to(device), rows)
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.vocab}-{self.levels}-{self.drafts}"
+        return f"{self.rows}x{self.vocab}-{self.levels}-{self.drafts}-{self.masked}"
 
 
-CASES = [Case(8, 50), Case(16, 5000), Case(8, 10_007, levels=3), Case(9, 4096, drafts=0)]
+CASES = [
+    Case(8, 50),
+    Case(16, 5000),
+    Case(8, 10_007, levels=3),
+    Case(9, 4096, drafts=0),
+    Case(18, 5001, masked=True),
+]
