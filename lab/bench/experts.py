@@ -145,12 +145,10 @@ def variants() -> Iterator[tuple[str, tuple[tiling.FewRowsTile, ...]]]:
     """Yield the tiles of the product, and others that may be faster."""
     usual = tiling.FEW_ROWS_TILES[1]
     yield "as it is", usual
-    for warps, stages in itertools.product((4, 8), (3, 4, 6)):
-        tiles = tuple(
-            replace(tile, warps=warps, stages=stages, whole=False, pairs=warps == 8)
-            for tile in usual
-        )
-        yield f"{warps} warps, {stages} stages", tiles
+    for (outputs, warps), stages in itertools.product(((128, 4), (128, 8), (64, 4)), (3, 4, 6)):
+        other = replace(usual[0], warps=warps, stages=stages, pairs=warps == 8, outputs=outputs)
+        tiles = tuple(replace(other, rows=tile.rows, width=tile.width) for tile in usual)
+        yield f"{outputs} outputs, {warps} warps, {stages} stages", tiles
 
 
 def report(name: str, geometry: Geometry, clock: Clock, device: torch.device, sweep: bool) -> None:
@@ -175,7 +173,7 @@ def report(name: str, geometry: Geometry, clock: Clock, device: torch.device, sw
     for tile_name, tiles in variants() if sweep else ():
         tiling.FEW_ROWS_TILES[1] = tiles
         times = [mixture(clock, layers, hidden, rows)[0] for rows in (1, 4, 8, 16, 64)]
-        print(f"{tile_name:28}", *(f"{time:7.1f}" for time in times), "us at 1, 4, 8, 16, 64 rows")
+        print(f"{tile_name:30}", *(f"{time:7.1f}" for time in times), "us at 1, 4, 8, 16, 64 rows")
     tiling.FEW_ROWS_TILES[1] = usual
 
 

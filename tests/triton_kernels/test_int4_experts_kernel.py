@@ -25,7 +25,7 @@ def experts_at(rows: int, group: int, few: bool, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(("rows", "few"), [(8, True), (64, True), (512, False)])
+@pytest.mark.parametrize(("rows", "few"), [(8, True), (16, True), (64, True), (512, False)])
 def test_weights_are_prefetched_and_multiplied_as_they_lie(
     rows: int, few: bool, group: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

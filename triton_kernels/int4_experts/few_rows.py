@@ -12,11 +12,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.device import capability
 from eagle_aot.triton_kernels.int4_experts.op import new_result
-from eagle_aot.triton_kernels.int4_experts.tile import multiply_tile
+from eagle_aot.triton_kernels.int4_experts.tile import blocks_of, constants_of, multiply_tile
 from eagle_aot.triton_kernels.int4_experts.tiling import FEW_ROWS_TILES, FewRowsTile
-from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
 from eagle_aot.triton_kernels.row_tiling import tile_counts
 
 
@@ -47,10 +45,13 @@ def int4_experts_few_kernel(
     PTX: tl.constexpr,
     PAIRS: tl.constexpr,
     WHOLE: tl.constexpr,
+    OUTPUTS: tl.constexpr,
 ) -> None:
     """Compute a tile of outputs of the expert of one slot, for all of the `rows` that take it.
 
-    There are at most ROWS of them, in tiles of WIDTH. RANKS is a power of two, TOP_K or more.
+    There are at most ROWS of them. If a tile has as many columns, each row has its own; otherwise
+    rows that take the expert are gathered in tiles of WIDTH. RANKS is a power of two, TOP_K or
+    more.
     """
     slot = tl.program_id(1)
     row, rank = tl.arange(0, ROWS), tl.arange(0, RANKS)
@@ -65,18 +66,25 @@ def int4_experts_few_kernel(
     takes = tl.sum(mine, 1)  # 0 or 1: a row's experts differ
     assignment = tl.sum(mine * number, 1)
     first = tl.min(tl.where(takes > 0, assignment, ROWS * TOP_K), 0)
-    count = tl.sum(takes, 0)
-    if not every and first != slot:
-        count = 0
-    place = tl.cumsum(takes, 0) - 1
-    for done in tl.range(0, count, WIDTH, num_stages=1):
-        column = done + tl.arange(0, WIDTH)
-        here = (takes > 0)[None, :] & (place[None, :] == column[:, None])
-        chosen = tl.sum(tl.where(here, assignment[None, :], 0), 1)
-        multiply_tile(x_ptr, codes_ptr, scales_ptr, zeros_ptr, factors_ptr, out_ptr, expert,
-                      tl.program_id(0), chosen, column < count, rows,
-                      N, K, TOP_K, GROUP, BLOCKS, TOTAL, STAGES, ZEROS, FACTORS, ACTIVATION,
-                      PTX, PAIRS, WHOLE)  # fmt: skip
+    begins = first == slot
+    if every:
+        begins = first < ROWS * TOP_K
+    if begins:
+        if ROWS == WIDTH:
+            multiply_tile(x_ptr, codes_ptr, scales_ptr, zeros_ptr, factors_ptr, out_ptr, expert,
+                          tl.program_id(0), assignment, takes > 0, rows,
+                          N, K, TOP_K, GROUP, BLOCKS, TOTAL, STAGES, ZEROS, FACTORS, ACTIVATION,
+                          PTX, PAIRS, WHOLE, OUTPUTS)  # fmt: skip
+        else:
+            place, count = tl.cumsum(takes, 0) - 1, tl.sum(takes, 0)
+            for done in tl.range(0, count, WIDTH, num_stages=1):
+                column = done + tl.arange(0, WIDTH)
+                here = (takes > 0)[None, :] & (place[None, :] == column[:, None])
+                chosen = tl.sum(tl.where(here, assignment[None, :], 0), 1)
+                multiply_tile(x_ptr, codes_ptr, scales_ptr, zeros_ptr, factors_ptr, out_ptr, expert,
+                              tl.program_id(0), chosen, column < count, rows,
+                              N, K, TOP_K, GROUP, BLOCKS, TOTAL, STAGES, ZEROS, FACTORS, ACTIVATION,
+                              PTX, PAIRS, WHOLE, OUTPUTS)  # fmt: skip
 
 
 def launch(
@@ -94,15 +102,13 @@ def launch(
 
     There is one call per tile size that may be needed. `other_tile` replaces them, for comparisons.
     """
-    group = group_of(codes[0], scales[0])
-    blocks = blocks_per_step(group)
     (rows, top_k), experts = ids.shape, codes.shape[0]
     out = new_result(x, ids, factors, features, activation)
     x, ids = x.contiguous(), ids.contiguous()
-    tiles = FEW_ROWS_TILES[blocks] if other_tile is None else (other_tile,)
+    tiles = FEW_ROWS_TILES[blocks_of(codes, scales)] if other_tile is None else (other_tile,)
     for tile, count in tile_counts(rows, tiles):
         slots = count * torch.sym_min(experts, rows * top_k)
-        wrap_triton(int4_experts_few_kernel)[(codes.shape[1], slots)](
+        wrap_triton(int4_experts_few_kernel)[(codes.shape[1] * tile.parts, slots)](
             x,
             ids,
             codes,
@@ -112,22 +118,9 @@ def launch(
             out,
             rows,
             EXPERTS=experts,
-            N=features,
-            K=x.shape[-1],
-            TOP_K=top_k,
             RANKS=triton.next_power_of_2(top_k),
             ROWS=tile.rows,
             WIDTH=tile.width,
-            GROUP=group,
-            BLOCKS=blocks,
-            TOTAL=scales.shape[2],
-            STAGES=tile.stages,
-            ZEROS=zeros is not None,
-            FACTORS=factors is not None,
-            ACTIVATION=activation,
-            PTX=0 if triton.knobs.runtime.interpret else capability()[0],
-            PAIRS=tile.pairs,
-            WHOLE=tile.whole,
-            num_warps=tile.warps,
+            **constants_of(x, top_k, factors, codes, scales, zeros, features, activation, tile),
         )
     return out

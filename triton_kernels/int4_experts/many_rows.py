@@ -10,11 +10,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.device import capability
 from eagle_aot.triton_kernels.int4_experts.op import new_result
-from eagle_aot.triton_kernels.int4_experts.tile import multiply_tile
+from eagle_aot.triton_kernels.int4_experts.tile import blocks_of, constants_of, multiply_tile
 from eagle_aot.triton_kernels.int4_experts.tiling import FewRowsTile, many_rows_tile
-from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -44,6 +42,7 @@ def int4_experts_many_kernel(
     PTX: tl.constexpr,
     PAIRS: tl.constexpr,
     WHOLE: tl.constexpr,
+    OUTPUTS: tl.constexpr,
 ) -> None:
     """Compute a tile of outputs for up to WIDTH assignments of one expert.
 
@@ -65,7 +64,7 @@ def int4_experts_many_kernel(
         multiply_tile(x_ptr, codes_ptr, scales_ptr, zeros_ptr, factors_ptr, out_ptr, expert,
                       tl.program_id(0), assignment, live, rows,
                       N, K, TOP_K, GROUP, BLOCKS, TOTAL, STAGES, ZEROS, FACTORS, ACTIVATION,
-                      PTX, PAIRS, WHOLE)  # fmt: skip
+                      PTX, PAIRS, WHOLE, OUTPUTS)  # fmt: skip
 
 
 def launch(
@@ -85,14 +84,12 @@ def launch(
 
     `other_tile` replaces the tile that the weight's group has, for comparisons.
     """
-    group = group_of(codes[0], scales[0])
-    blocks = blocks_per_step(group)
-    tile = other_tile or many_rows_tile(blocks)
+    tile = other_tile or many_rows_tile(blocks_of(codes, scales))
     (rows, top_k), experts = ids.shape, codes.shape[0]
     out = new_result(x, ids, factors, features, activation)
     x = x.contiguous()
     slots = (rows * top_k + tile.width - 1) // tile.width + experts
-    wrap_triton(int4_experts_many_kernel)[(codes.shape[1], slots)](
+    wrap_triton(int4_experts_many_kernel)[(codes.shape[1] * tile.parts, slots)](
         x,
         order,
         starts,
@@ -104,20 +101,7 @@ def launch(
         rows,
         EXPERTS=experts,
         MOST=triton.next_power_of_2(experts),
-        N=features,
-        K=x.shape[-1],
-        TOP_K=top_k,
         WIDTH=tile.width,
-        GROUP=group,
-        BLOCKS=blocks,
-        TOTAL=scales.shape[2],
-        STAGES=tile.stages,
-        ZEROS=zeros is not None,
-        FACTORS=factors is not None,
-        ACTIVATION=activation,
-        PTX=0 if triton.knobs.runtime.interpret else capability()[0],
-        PAIRS=tile.pairs,
-        WHOLE=tile.whole,
-        num_warps=tile.warps,
+        **constants_of(x, top_k, factors, codes, scales, zeros, features, activation, tile),
     )
     return out

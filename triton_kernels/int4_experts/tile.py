@@ -6,9 +6,14 @@ depends on that column and on the weight, so its bits are the same in any tile a
 Importing this module needs triton.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from eagle_aot.triton_kernels import device
+from eagle_aot.triton_kernels.int4_experts.tiling import FewRowsTile
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
     activated,
     columns,
@@ -17,6 +22,7 @@ from eagle_aot.triton_kernels.int4_gemm.fragments import (
     quarters,
     whole,
 )
+from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
 from eagle_aot.triton_kernels.int4_gemm.small_m import added, loaded
 
 
@@ -35,7 +41,7 @@ def add_expert_block(
     PTX: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tl.tensor:
-    """Add the product of a block of columns from `k` on to acc [128, m]; `source` [m] are rows of x
+    """Add the product of a block of columns from `k` on to acc [n, m]; `source` [m] are rows of x
     below `sources`, others count as zero."""
     part = tl.zeros_like(acc)
     for i in tl.static_range(1 if WHOLE else 4):
@@ -74,25 +80,31 @@ def multiply_tile(
     PTX: tl.constexpr,
     PAIRS: tl.constexpr,
     WHOLE: tl.constexpr,
+    OUTPUTS: tl.constexpr,
 ) -> None:
-    """Compute 128 outputs of `tile` of an expert for the assignments [m] that are `live`.
+    """Compute OUTPUTS outputs, of number `tile`, of an expert for the assignments [m] that are
+    `live`. OUTPUTS are 128, a tile of the packed weight, or 64, half of one.
 
     Without FACTORS x has a row for each of the `rows`, and the result one for each assignment; with
     them x has one for each assignment, and the result [TOP_K, rows, N] is multiplied by them.
     """
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
     TILES: tl.constexpr = (N + 127) // 128
-    word = tl.arange(0, 4096)[None, :]
+    PARTS: tl.constexpr = 128 // OUTPUTS
+    part = tile % PARTS
+    word = tl.arange(0, 4096 // PARTS)[None, :]  # of both halves of a block's words
+    word = word // (2048 // PARTS) * 2048 + part * (2048 // PARTS) + word % (2048 // PARTS)
     sources = rows * (TOP_K if FACTORS else 1)
     source = tl.where(live, assignment // (1 if FACTORS else TOP_K), sources)
-    first = (expert.to(tl.int64) * TILES + tile) * TOTAL
-    acc = tl.zeros((128, assignment.shape[0]), tl.float32)
+    first = (expert.to(tl.int64) * TILES + tile // PARTS) * TOTAL
+    acc = tl.zeros((OUTPUTS, assignment.shape[0]), tl.float32)
     for step in tl.range(0, TOTAL, num_stages=STAGES):
         index = first + step
-        scales = loaded(scales_ptr, index * (128 * GROUPS), GROUPS, PAIRS)
+        value = (index * PARTS + part) * (OUTPUTS * GROUPS)
+        scales = loaded(scales_ptr, value, GROUPS, PAIRS, OUTPUTS)
         zeros = scales
         if ZEROS:
-            zeros = loaded(zeros_ptr, index * (128 * GROUPS), GROUPS, PAIRS)
+            zeros = loaded(zeros_ptr, value, GROUPS, PAIRS, OUTPUTS)
         for block in tl.static_range(BLOCKS):
             s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
             words = operand(tl.load(codes_ptr + (index * BLOCKS + block) * 4096 + word))
@@ -110,3 +122,40 @@ def multiply_tile(
     out = out_ptr + place.to(tl.int64)[None, :] * WIDTH + n[:, None]
     inside = live[None, :] & (n < WIDTH)[:, None]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def blocks_of(codes: Tensor, scales: Tensor) -> int:
+    """Return the blocks of a step of a packed stack, codes [E, N tiles, K blocks, 4096]."""
+    return blocks_per_step(group_of(codes[0], scales[0]))
+
+
+def constants_of(
+    x: Tensor,
+    top_k: int,
+    factors: Tensor | None,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    activation: str,
+    tile: FewRowsTile,
+) -> dict[str, Any]:
+    """Return the constants of `multiply_tile` for x [..., K] and a packed stack, and the options
+    of its compiler."""
+    return {
+        "N": features,
+        "K": x.shape[-1],
+        "TOP_K": top_k,
+        "GROUP": group_of(codes[0], scales[0]),
+        "BLOCKS": blocks_of(codes, scales),
+        "TOTAL": scales.shape[2],
+        "STAGES": tile.stages,
+        "ZEROS": zeros is not None,
+        "FACTORS": factors is not None,
+        "ACTIVATION": activation,
+        "PTX": 0 if triton.knobs.runtime.interpret else device.capability()[0],
+        "PAIRS": tile.pairs,
+        "WHOLE": tile.whole,
+        "OUTPUTS": tile.outputs,
+        "num_warps": tile.warps,
+    }

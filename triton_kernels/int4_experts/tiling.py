@@ -10,8 +10,8 @@ MAX_FEW_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class FewRowsTile:
-    """What a program computes for up to `rows` rows: 128 outputs of `width` of the rows that take
-    its expert, and then of the next ones. `warps` and `stages` are Triton's."""
+    """What a program computes for up to `rows` rows: `outputs`, 64 or 128, of `width` of the rows
+    that take its expert, and then of the next ones. `warps` and `stages` are Triton's."""
 
     rows: int
     width: int
@@ -19,15 +19,23 @@ class FewRowsTile:
     stages: int
     pairs: bool = False
     whole: bool = False
+    outputs: int = 128
+
+    @property
+    def parts(self) -> int:
+        """The programs of a packed tile of 128 outputs."""
+        return 128 // self.outputs
 
 
 FEW_ROWS_TILES: dict[int, tuple[FewRowsTile, ...]] = {
     1: (
         FewRowsTile(8, 8, warps=4, stages=4),
+        FewRowsTile(16, 16, warps=4, stages=4, whole=True),
         FewRowsTile(MAX_FEW_ROWS, 16, warps=4, stages=4, whole=True),
     ),
     2: (
         FewRowsTile(8, 8, warps=4, stages=3),
+        FewRowsTile(16, 16, warps=4, stages=3, pairs=True, whole=True),
         FewRowsTile(MAX_FEW_ROWS, 16, warps=4, stages=3, pairs=True, whole=True),
     ),
 }

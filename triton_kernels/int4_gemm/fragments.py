@@ -14,31 +14,35 @@ import triton.language as tl
 
 @triton.jit
 def operand(words: tl.tensor) -> tl.tensor:
-    """Reorder packed words int16 [tiles, 4096] to [128 x tiles, 32], one quarter per nibble."""
+    """Reorder packed words int16 [tiles, 32 x rows] to [rows x tiles, 32], one quarter per nibble;
+    a tile has 128 rows, half a tile 64."""
     tiles: tl.constexpr = words.shape[0]
-    bits = tl.reshape(words, (tiles, 2, 8, 8, 4, 2, 2, 2))
-    return tl.reshape(tl.permute(bits, (0, 2, 6, 3, 1, 5, 4, 7)), (tiles * 128, 32))
+    parts: tl.constexpr = words.shape[1] // 512
+    bits = tl.reshape(words, (tiles, 2, parts, 8, 4, 2, 2, 2))
+    return tl.reshape(tl.permute(bits, (0, 2, 6, 3, 1, 5, 4, 7)), (tiles * parts * 16, 32))
 
 
 @triton.jit
 def per_row(values: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
-    """Reorder packed scales or zero points [tiles, 128 x groups] to [128 x tiles, groups]."""
-    tiles: tl.constexpr = values.shape[0]
-    bits = tl.reshape(values, (tiles * 8, 8, GROUPS, 2))
-    return tl.reshape(tl.permute(bits, (0, 3, 1, 2)), (tiles * 128, GROUPS))
+    """Reorder packed scales or zero points [tiles, rows x groups] to [rows x tiles, groups]."""
+    rows: tl.constexpr = values.shape[0] * values.shape[1] // GROUPS
+    bits = tl.reshape(values, (rows // 16, 8, GROUPS, 2))
+    return tl.reshape(tl.permute(bits, (0, 3, 1, 2)), (rows, GROUPS))
 
 
 @triton.jit
-def per_row_pairs(values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
-    """Load packed scales or zero points from `first` [tiles, 1] on: float32 [128 x tiles, groups].
+def per_row_pairs(
+    values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr, ROWS: tl.constexpr = 128
+) -> tl.tensor:
+    """Load packed scales or zero points from `first` [tiles, 1] on: float32 [ROWS x tiles, groups].
 
     Two rows are loaded at a time: eight warps have too few values to prefetch them one by one.
     """
     pairs_ptr = values_ptr.to(tl.pointer_type(tl.int32)) + first // 2
-    both = tl.load(pairs_ptr + tl.arange(0, 64 * GROUPS)[None, :])
+    both = tl.load(pairs_ptr + tl.arange(0, ROWS // 2 * GROUPS)[None, :])
     low = (both << 16).to(tl.float32, bitcast=True)
     high = (both & -65536).to(tl.float32, bitcast=True)
-    return per_row(tl.reshape(tl.join(low, high), (both.shape[0], 128 * GROUPS)), GROUPS)
+    return per_row(tl.reshape(tl.join(low, high), (both.shape[0], ROWS * GROUPS)), GROUPS)
 
 
 @triton.jit

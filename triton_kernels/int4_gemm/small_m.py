@@ -47,13 +47,17 @@ def added(acc: tl.tensor, part: tl.tensor, PTX: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def loaded(
-    values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr, PAIRS: tl.constexpr
+    values_ptr: tl.tensor,
+    first: tl.tensor,
+    GROUPS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr = 128,
 ) -> tl.tensor:
-    """Load scales or zero points of the step at `first` [1, 1]: [128, groups]."""
+    """Load scales or zero points of ROWS rows of a step, from `first` [1, 1] on: [ROWS, groups]."""
     if PAIRS:
-        values = per_row_pairs(values_ptr, first, GROUPS)
+        values = per_row_pairs(values_ptr, first, GROUPS, ROWS)
     else:
-        values = per_row(tl.load(values_ptr + first + tl.arange(0, 128 * GROUPS)[None, :]), GROUPS)
+        values = per_row(tl.load(values_ptr + first + tl.arange(0, ROWS * GROUPS)[None, :]), GROUPS)
     return values
 
 

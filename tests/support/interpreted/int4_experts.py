@@ -78,11 +78,13 @@ def test_an_expert_with_more_rows_than_a_tile_takes_all_of_them() -> None:
         assert torch.equal(few(SMALL, x[alone], weights[alone], ids[alone]), together[:, alone])
 
 
-@pytest.mark.parametrize("width", [8, 32])
-def test_the_width_of_a_tile_changes_no_bit(width: int) -> None:
-    x, (weights, ids) = SMALL.rows(20), SMALL.routes(20)
-    tile = FewRowsTile(32, width, 4, 3, whole=width == 32)
-    assert torch.equal(few(SMALL, x, weights, ids, tile), few(SMALL, x, weights, ids))
+@pytest.mark.parametrize("case", [SMALL, CASES[1]], ids=str)
+@pytest.mark.parametrize(("width", "outputs"), [(8, 128), (32, 64)])
+def test_the_size_of_a_tile_changes_no_bit(case: Experts, width: int, outputs: int) -> None:
+    x, (weights, ids) = case.rows(20), case.routes(20)
+    wide = width == 32
+    tile = FewRowsTile(32, width, 4, 3, pairs=wide, whole=wide, outputs=outputs)
+    assert torch.equal(few(case, x, weights, ids, tile), few(case, x, weights, ids))
 
 
 def test_experts_that_no_row_takes_are_not_read() -> None:
