@@ -134,3 +134,9 @@ def test_a_loop_over_rows_takes_any_number_of_them(kind: str, tmp_path: Path) ->
     torch.testing.assert_close(together, module(rows), rtol=1e-4, atol=1e-4)
     for count in (1, 2, 9):
         assert torch.equal(method.execute([rows[:count]])[0], together[:, :count])
+    taken = module.choice(module.router(rows))[1]
+    shared = (taken.unsqueeze(1) == taken[0].unsqueeze(1)).any(2).sum(1)
+    for number in (0, 1, 2):  # experts that neighbours of the first row share with it
+        among = torch.cat((torch.tensor([0]), (shared == number).nonzero().flatten()))
+        assert len(among) > 1
+        assert torch.equal(method.execute([rows[among]])[0], together[:, among])
