@@ -11,6 +11,7 @@ the expert of rank j of row r. Weights are packed (`packing.py`): codes [E, N ti
 """
 
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -126,36 +127,13 @@ def int4_experts_many(
 
 
 @int4_experts_many.register_kernel("cpu")
-def _many_on_cpu(
-    x: Tensor,
-    ids: Tensor,
-    order: Tensor,
-    starts: Tensor,
-    factors: Tensor | None,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    activation: str,
-) -> Tensor:
-    weight = PackedExpertsWeight(codes, scales, zeros, features, x.shape[-1])
-    return int4_experts_reference(x, ids, factors, weight, activation)
+def _many_on_cpu(x: Tensor, ids: Tensor, order: Tensor, starts: Tensor, *rest: Any) -> Tensor:
+    return _few_on_cpu(x, ids, *rest)
 
 
 @int4_experts_many.register_fake
-def _many_shape(
-    x: Tensor,
-    ids: Tensor,
-    order: Tensor,
-    starts: Tensor,
-    factors: Tensor | None,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    features: int,
-    activation: str,
-) -> Tensor:
-    return new_result(x, ids, factors, features, activation)
+def _many_shape(x: Tensor, ids: Tensor, order: Tensor, starts: Tensor, *rest: Any) -> Tensor:
+    return _few_shape(x, ids, *rest)
 
 
 def new_result(

@@ -55,6 +55,34 @@ def add_expert_block(
 
 
 @triton.jit
+def store_tile(
+    acc: tl.tensor,
+    factors_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    tile: tl.tensor,
+    assignment: tl.tensor,
+    live: tl.tensor,
+    rows: tl.tensor,
+    N: tl.constexpr,
+    TOP_K: tl.constexpr,
+    FACTORS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+) -> None:
+    """Write outputs acc [n, m], of number `tile`, after the activation or times the factors."""
+    if ACTIVATION != "":
+        acc = activated(acc, ACTIVATION)
+    WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
+    n = tile * acc.shape[0] + tl.arange(0, acc.shape[0])
+    place = assignment
+    if FACTORS:
+        place = (assignment % TOP_K) * rows + assignment // TOP_K
+        acc *= tl.load(factors_ptr + assignment, mask=live, other=0.0)[None, :]
+    out = out_ptr + place.to(tl.int64)[None, :] * WIDTH + n[:, None]
+    inside = live[None, :] & (n < WIDTH)[:, None]
+    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def multiply_tile(
     x_ptr: tl.tensor,
     codes_ptr: tl.tensor,
@@ -111,17 +139,8 @@ def multiply_tile(
             k = (step * BLOCKS + block) * 128
             acc = add_expert_block(acc, words, s, z, x_ptr, source, sources, k,
                                    K, ZEROS, PTX, WHOLE)  # fmt: skip
-    if ACTIVATION != "":
-        acc = activated(acc, ACTIVATION)
-    WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
-    n = tile * acc.shape[0] + tl.arange(0, acc.shape[0])
-    place = assignment
-    if FACTORS:
-        place = (assignment % TOP_K) * rows + assignment // TOP_K
-        acc *= tl.load(factors_ptr + assignment, mask=live, other=0.0)[None, :]
-    out = out_ptr + place.to(tl.int64)[None, :] * WIDTH + n[:, None]
-    inside = live[None, :] & (n < WIDTH)[:, None]
-    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=inside)
+    store_tile(acc, factors_ptr, out_ptr, tile, assignment, live, rows,
+               N, TOP_K, FACTORS, ACTIVATION)  # fmt: skip
 
 
 def blocks_of(codes: Tensor, scales: Tensor) -> int:
