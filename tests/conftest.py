@@ -42,15 +42,23 @@ def pytest_configure(config: pytest.Config) -> None:
     constants.HF_HUB_OFFLINE = True
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run tests that are marked slow, too")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark tests of artifacts, so that they can run in a process beside all others."""
     if needs_artifact(item):
         item.add_marker(pytest.mark.artifact)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Otherwise they come last: the exports take minutes, on the second core."""
-    items.sort(key=needs_artifact)
+@pytest.hookimpl(trylast=True)  # after `-m` and `-k`
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests out unless `--slow` is given. Tests of artifacts come last: the exports take
+    minutes, on the second core."""
+    slow = [] if config.getoption("--slow") else [i for i in items if i.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = sorted((item for item in items if item not in slow), key=needs_artifact)
 
 
 def needs_artifact(item: pytest.Item) -> bool:
@@ -154,9 +162,9 @@ def exported(name: str) -> Any:
 
 
 tiny_artifact = exported("tiny")
-"""The shipped pair: trained target, trained head."""
+"""The shipped pair: trained target, trained head, with caches for four sequences."""
 int4_head_artifact = exported("int4_head")
-"""The shipped pair, its head in INT4, with caches for four sequences."""
+"""The shipped pair, its head in INT4."""
 random_artifact = exported("random")
 """A random target with a random head, a sliding window of 16 and an output table in INT8."""
 qwen3_artifact = exported("qwen3")
@@ -206,10 +214,10 @@ batch_runner = session(lambda batch_artifact: load_artifact(batch_artifact))
 
 
 @pytest.fixture(scope="session")
-def server(int4_head_artifact: Path) -> "Iterator[Server]":
+def server(tiny_artifact: Path) -> "Iterator[Server]":
     """`eagle-serve` of a model that is called tiny, for tests that leave it as it was."""
     from support.server import served  # slow, and not needed in child processes
 
     options = "--served-model-name", "tiny", "--max-waiting", "30", "--tool-call-parser", "hermes"
-    with served(int4_head_artifact, *options) as found:
+    with served(tiny_artifact, *options) as found:
         yield found

@@ -256,6 +256,7 @@ print(path)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_download_the_same_at_once(hub: Hub, tmp_path: Path) -> None:
     environment = hub_environment(hub, tmp_path / "shared")
     processes = [

@@ -144,6 +144,7 @@ def test_eagle_bench_times_rounds(alone_artifact: Path, monkeypatch: pytest.Monk
     assert [round_["chain_len"] for round_ in context["rounds"]] == [0, 1, 3]
 
 
+@pytest.mark.slow
 def test_a_repeated_export_is_the_same_bit_for_bit(alone_artifact: Path, tmp_path: Path) -> None:
     target_dir = alone_artifact.parent / "target"
     arguments = [

@@ -75,7 +75,10 @@ def kind(fixture: str, request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-kinds = pytest.mark.parametrize("fixture", ["assistant_runner", "dflash2_runner", "dspark_runner"])
+kinds = pytest.mark.parametrize(
+    "fixture",
+    ["assistant_runner", "dflash2_runner", pytest.param("dspark_runner", marks=pytest.mark.slow)],
+)
 
 
 @kinds
@@ -118,6 +121,7 @@ def test_drafts_change_no_token_of_sampled_texts_or_batches(kind: Kind) -> None:
             assert result.token_ids == kind.text[len(text) :][:20]
 
 
+@pytest.mark.slow
 def test_texts_of_a_batch_share_rows(dspark: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four, as many as the artifact has sequences, have 16 rows in eight lines."""
     monkeypatch.setattr(Chooser, "choose_for_batch", lambda chooser, options: Shape.chain(3))
@@ -155,8 +159,8 @@ def test_a_text_continues_from_cached_rows(kind: Kind) -> None:
 
 @pytest.mark.parametrize(("fixture", "drafter", "reuses"), [
     ("assistant_runner", "gemma4-assistant", True),
-    ("dspark_runner", "dspark", False),
-    ("dspark_runner", "ngram", True),
+    ("dflash2_runner", "ngram", True),
+    pytest.param("dspark_runner", "dspark", False, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_rows_of_a_plain_text_are_reused_if_the_drafter_does_not_observe_them(
     kind: Kind, drafter: str, reuses: bool
@@ -197,6 +201,7 @@ def test_the_manifest_describes_a_dflash2_head(dflash2_artifact: Path) -> None:
         load_artifact(dflash2_artifact, drafter="dflash")
 
 
+@pytest.mark.slow
 def test_the_manifest_describes_a_dspark_head(dspark_artifact: Path) -> None:
     manifest = Manifest.read(dspark_artifact)
     assert manifest.drafter == "dspark"

@@ -70,22 +70,22 @@ def check_tokens(tokens: list[TokenLogprobs], logits: Tensor, near: float) -> No
 
 
 @pytest.mark.parametrize("how", [{}, HOT, HOT | {"presence_penalty": 1.5}])
-def test_log_probabilities_are_the_targets_own(int4_head: Runner, how: dict[str, Any]) -> None:
+def test_log_probabilities_are_the_targets_own(tiny: Runner, how: dict[str, Any]) -> None:
     """Before temperature and penalties, from the first token on."""
-    prompt = int4_head.encode(QUESTION)
-    result = int4_head.generate(prompt, 64 - len(prompt), logprobs=20, **how)
+    prompt = tiny.encode(QUESTION)
+    result = tiny.generate(prompt, 64 - len(prompt), logprobs=20, **how)
     text = [*prompt, *result.token_ids]
-    for logits, near in ((program_logits(int4_head, text), 1e-6), (eager_logits(text), ORDER)):
+    for logits, near in ((program_logits(tiny, text), 1e-6), (eager_logits(text), ORDER)):
         check_tokens(answered(result), logits[len(prompt) - 1 : -1], near)
     likeliest = [token.id == token.top[0][0] for token in answered(result)]
     assert all(likeliest) or how, "greedy: the likeliest of each"
     assert not all(likeliest) or not how
 
 
-def test_log_probabilities_of_a_prompt_are_the_targets_own(int4_head: Runner) -> None:
+def test_log_probabilities_of_a_prompt_are_the_targets_own(tiny: Runner) -> None:
     """After layers whose window is shorter than the text: of the model, whatever is sampled."""
-    text = int4_head.encode(QUESTION * 2)
-    result = int4_head.generate(text, 4, prompt_logprobs=20, **HOT, logprobs_of="sampling")
+    text = tiny.encode(QUESTION * 2)
+    result = tiny.generate(text, 4, prompt_logprobs=20, **HOT, logprobs_of="sampling")
     first, *others = scored(result)
     assert (first.id, first.logprob, list(first.top)) == (text[0], None, [])
     assert [token.id for token in others] == text[1:]
@@ -93,12 +93,12 @@ def test_log_probabilities_of_a_prompt_are_the_targets_own(int4_head: Runner) ->
 
 
 def test_log_probabilities_of_sampling_are_those_that_a_token_was_drawn_by(
-    int4_head: Runner,
+    tiny: Runner,
 ) -> None:
-    prompt = int4_head.encode(QUESTION)
+    prompt = tiny.encode(QUESTION)
     how: dict[str, Any] = {"temperature": 2.0, "top_k": 7, "seed": 3}
-    result = int4_head.generate(prompt, 20, logprobs=20, logprobs_of="sampling", **how)
-    logits = program_logits(int4_head, [*prompt, *result.token_ids])
+    result = tiny.generate(prompt, 20, logprobs=20, logprobs_of="sampling", **how)
+    logits = program_logits(tiny, [*prompt, *result.token_ids])
     for token, row in zip(answered(result), logits[len(prompt) - 1 : -1].double(), strict=True):
         expected = (row.topk(7).values / 2.0).log_softmax(dim=0)
         top = [logprob for _, logprob in token.top]
@@ -106,13 +106,18 @@ def test_log_probabilities_of_sampling_are_those_that_a_token_was_drawn_by(
         assert (token.id, token.logprob) in token.top
 
 
-@pytest.mark.parametrize("how", [{}, HOT, EVERYTHING, EVERYTHING | {"logprobs_of": "sampling"}])
+@pytest.mark.parametrize("how", [
+    {},
+    pytest.param(HOT, marks=pytest.mark.slow),
+    pytest.param(EVERYTHING, marks=pytest.mark.slow),
+    EVERYTHING | {"logprobs_of": "sampling"},
+])  # fmt: skip
 @pytest.mark.parametrize("trained", [True, False])
 def test_no_bit_depends_on_how_a_text_is_decoded(
-    int4_head: Runner, batch_runner: Runner, trained: bool, how: dict[str, Any]
+    tiny: Runner, batch_runner: Runner, trained: bool, how: dict[str, Any]
 ) -> None:
     """Plain, along chains and trees, and in a batch; of a trained head and of a random one."""
-    runner = int4_head if trained else batch_runner
+    runner = tiny if trained else batch_runner
     prompts = mixed_prompts(runner)[2::90]
     options = how | {"logprobs": 20, "max_new_tokens": 20}
     plain = [runner.generate(prompt, speculate=False, **options) for prompt in prompts]
@@ -129,14 +134,14 @@ def test_no_bit_depends_on_how_a_text_is_decoded(
     ("trained", "how"), [(True, {}), (False, {}), (False, HOT | {"presence_penalty": 0.5})]
 )
 def test_no_bit_of_a_prompt_depends_on_how_it_is_scored(
-    int4_head: Runner,
+    tiny: Runner,
     batch_runner: Runner,
     trained: bool,
     how: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In windows of any size, with any drafts, and in a batch; scoring changes no answer."""
-    runner = int4_head if trained else batch_runner
+    runner = tiny if trained else batch_runner
     prompts = [*mixed_prompts(runner)[1:13:3], *mixed_prompts(runner)[20::150]]
     options = how | {"max_new_tokens": 8, "ignore_eos": True}
     plain = [runner.generate(prompt, **options).token_ids for prompt in prompts]
@@ -156,34 +161,34 @@ def test_no_bit_of_a_prompt_depends_on_how_it_is_scored(
 
 @pytest.mark.parametrize("how", [{}, HOT])
 def test_an_answer_that_becomes_a_prompt_keeps_its_log_probabilities(
-    int4_head: Runner, how: dict[str, Any]
+    tiny: Runner, how: dict[str, Any]
 ) -> None:
     """Bit by bit, where the prompt before it was short enough for `target_verify`."""
-    answer = int4_head.generate("Ada?", 40, logprobs=20, ignore_eos=True, **how)
-    prompt = int4_head.encode("Ada?")
-    assert len(prompt) < int4_head.constants.min_prefill_chunk
-    again = int4_head.generate([*prompt, *answer.token_ids], 0, prompt_logprobs=20)
+    answer = tiny.generate("Ada?", 40, logprobs=20, ignore_eos=True, **how)
+    prompt = tiny.encode("Ada?")
+    assert len(prompt) < tiny.constants.min_prefill_chunk
+    again = tiny.generate([*prompt, *answer.token_ids], 0, prompt_logprobs=20)
     without_offsets = [token[:3] for token in scored(again)[len(prompt) :]]
     assert without_offsets == [token[:3] for token in answered(answer)]
 
 
-def test_a_line_of_json_has_log_probabilities(int4_head_artifact: Path, int4_head: Runner) -> None:
+def test_a_line_of_json_has_log_probabilities(tiny_artifact: Path, tiny: Runner) -> None:
     run = CliRunner().invoke
-    options = str(int4_head_artifact), "--prompt", QUESTION, "--logprobs"
+    options = str(tiny_artifact), "--prompt", QUESTION, "--logprobs"
     line = json.loads(run(main, [*options, "2", "--json"]).stdout)
-    expected = answered(int4_head.generate(QUESTION, logprobs=2))
+    expected = answered(tiny.generate(QUESTION, logprobs=2))
     assert line["logprobs"] == [token.to_json() for token in expected]
     assert line["parameters"]["logprobs"] == 2
 
 
 def test_a_line_of_json_has_log_probabilities_of_its_prompt(
-    int4_head_artifact: Path, int4_head: Runner
+    tiny_artifact: Path, tiny: Runner
 ) -> None:
     run = CliRunner().invoke
-    options = str(int4_head_artifact), "--prompt", QUESTION, "--params"
+    options = str(tiny_artifact), "--prompt", QUESTION, "--params"
     two = '{"prompt_logprobs": 2}'
     line = json.loads(run(main, [*options, two, "--max-new-tokens", "0", "--json"]).stdout)
-    expected = scored(int4_head.generate(QUESTION, 0, prompt_logprobs=2))
+    expected = scored(tiny.generate(QUESTION, 0, prompt_logprobs=2))
     assert line["prompt_logprobs"] == [token.to_json() for token in expected]
     assert (line["logprobs"], line["new_tokens"]) == (None, 0)
     assert line["parameters"] == {"max_new_tokens": 0, "prompt_logprobs": 2}
@@ -191,4 +196,4 @@ def test_a_line_of_json_has_log_probabilities_of_its_prompt(
     error = "prompt_logprobs 21: must be a whole number from 0 to 20\n"
     assert refused.exit_code == 2 and refused.output.endswith(error)
     with pytest.raises(SettingError, match="must be at least 1, or 0 with prompt_logprobs"):
-        int4_head.generate(QUESTION, 0, logprobs=2)
+        tiny.generate(QUESTION, 0, logprobs=2)

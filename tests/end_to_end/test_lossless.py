@@ -42,7 +42,10 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
             assert result.finish_reason == plain.finish_reason
 
 
-@pytest.mark.parametrize(("fixture", "ahead"), [("tiny", True), ("random_runner", False)])
+@pytest.mark.parametrize(
+    ("fixture", "ahead"),
+    [("tiny", True), pytest.param("random_runner", False, marks=pytest.mark.slow)],
+)
 def test_no_order_of_shapes_changes_the_tokens(
     fixture: str, ahead: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +85,7 @@ def test_catching_up_changes_no_draft(tiny: Runner) -> None:
     assert proposed[0] == proposed[1]
 
 
+@pytest.mark.slow
 def test_a_head_in_int4_never_changes_the_tokens(int4_head: Runner, tiny: Runner) -> None:
     """Its drafts are accepted about as often, and its target is the same."""
     for prompt in mixed_prompts(int4_head)[:BOUNDARIES]:

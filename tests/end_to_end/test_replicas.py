@@ -39,8 +39,8 @@ def replicas() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def server(int4_head_artifact: Path) -> Iterator[Server]:
-    with served(int4_head_artifact, "--served-model-name", "tiny", "--replicas", "2") as server:
+def server(tiny_artifact: Path) -> Iterator[Server]:
+    with served(tiny_artifact, "--served-model-name", "tiny", "--replicas", "2") as server:
         yield server
 
 
@@ -70,6 +70,7 @@ LOOPBACK_ADDRESSES = ("0100007F:", "0000000000000000FFFF00000100007F:", f"{'0' *
 """127.0.0.1, as IPv4 and within IPv6, and ::1, as the kernel writes them."""
 
 
+@pytest.mark.slow
 def test_all_sockets_are_on_the_loopback_interface_and_need_a_token(server: Server) -> None:
     """Ray runs what is sent to them."""
     addresses = listening(server)
@@ -93,14 +94,14 @@ def streamed(server: Server, text: str) -> str:
     return "".join(parts(server, text))
 
 
-def test_replicas_give_the_texts_of_one_engine(server: Server, int4_head: Runner) -> None:
+def test_replicas_give_the_texts_of_one_engine(server: Server, tiny: Runner) -> None:
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda text: streamed(server, text), QUESTIONS[:8]))
-    assert texts == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
+    assert texts == [tiny.generate(text, 200).text for text in QUESTIONS[:8]]
 
 
 def test_several_answers_to_one_request_are_those_of_one_engine(
-    server: Server, int4_head: Runner
+    server: Server, tiny: Runner
 ) -> None:
     """Each answer is a call to Ray."""
     prompts = QUESTIONS[:2]
@@ -109,7 +110,7 @@ def test_several_answers_to_one_request_are_those_of_one_engine(
         server.client.completions.create, model="tiny", prompt=prompts, max_tokens=6
     )
     expected = [
-        int4_head.answer(prompt, one).text
+        tiny.answer(prompt, one).text
         for prompt in prompts
         for one in GenerationParams(**parameters, max_new_tokens=6, raw_prompt=True).answers()
     ]
@@ -117,11 +118,11 @@ def test_several_answers_to_one_request_are_those_of_one_engine(
 
 
 def test_log_probabilities_of_prompt_and_answer_are_those_of_one_engine(
-    server: Server, int4_head: Runner
+    server: Server, tiny: Runner
 ) -> None:
     """In a whole response and in a stream, before those of the answer."""
     parameters: Any = {"logprobs": 2, "echo": True}
-    one = int4_head.generate(QUESTIONS[0], 4, raw_prompt=True, prompt_logprobs=2, **parameters)
+    one = tiny.generate(QUESTIONS[0], 4, raw_prompt=True, prompt_logprobs=2, **parameters)
     expected = [token.logprob for token in (*(one.prompt_logprobs or ()), *(one.logprobs or ()))]
     parameters |= {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 4, "temperature": 0}
     complete: Any = partial(server.client.completions.create, **parameters)
@@ -133,8 +134,8 @@ def test_log_probabilities_of_prompt_and_answer_are_those_of_one_engine(
     assert "".join(part.text for part in parts) == whole.text == one.text
 
 
-def test_a_client_does_not_notice_that_a_replica_dies(server: Server, int4_head: Runner) -> None:
-    expected = [int4_head.generate(text, 200).text for text in QUESTIONS]
+def test_a_client_does_not_notice_that_a_replica_dies(server: Server, tiny: Runner) -> None:
+    expected = [tiny.generate(text, 200).text for text in QUESTIONS]
     victim, _ = replicas()
     with ThreadPoolExecutor(8) as pool:
         coming = pool.map(lambda text: streamed(server, text), QUESTIONS)
@@ -155,8 +156,9 @@ def test_shutting_down_finishes_running_answers(server: Server) -> None:
     assert server.process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_eagle_batch_answers_a_file_of_prompts(
-    int4_head_artifact: Path, int4_head: Runner, tmp_path: Path
+    tiny_artifact: Path, tiny: Runner, tmp_path: Path
 ) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS[:9]))
@@ -164,7 +166,7 @@ def test_eagle_batch_answers_a_file_of_prompts(
     module = "eagle_aot.runtime_runner.serve.on_ray.batch"
     how: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in how.items()]
-    command: list[str | Path] = [sys.executable, "-m", module, int4_head_artifact, prompts, answers]
+    command: list[str | Path] = [sys.executable, "-m", module, tiny_artifact, prompts, answers]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for line in ("8 answers, after 1", "0 answers, after 9"):
         done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment)
@@ -173,4 +175,4 @@ def test_eagle_batch_answers_a_file_of_prompts(
     first, *lines = answers.read_text().splitlines()
     assert first == '{"prompt_tokens": 1}'
     token_ids = [json.loads(line)["token_ids"] for line in lines]
-    assert token_ids == [int4_head.generate(text, **how).token_ids for text in QUESTIONS[1:9]]
+    assert token_ids == [tiny.generate(text, **how).token_ids for text in QUESTIONS[1:9]]

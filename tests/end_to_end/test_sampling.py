@@ -40,7 +40,7 @@ def run(*arguments: str | Path, typed: str | None = None) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments], input=typed)
 
 
-@pytest.mark.parametrize("fixture", ["tiny", "batch_runner"])
+@pytest.mark.parametrize("fixture", ["tiny", pytest.param("batch_runner", marks=pytest.mark.slow)])
 def test_speculation_changes_no_token(fixture: str, request: pytest.FixtureRequest) -> None:
     """With a trained head, and with one that is nearly always wrong."""
     runner: Runner = request.getfixturevalue(fixture)

@@ -42,8 +42,8 @@ def test_there_is_one_model(server: Server) -> None:
         server.client.models.retrieve("gpt")
 
 
-def test_a_chat_has_the_text_of_the_runner(server: Server, int4_head: Runner) -> None:
-    expected = int4_head.generate(QUESTION, 200)
+def test_a_chat_has_the_text_of_the_runner(server: Server, tiny: Runner) -> None:
+    expected = tiny.generate(QUESTION, 200)
     answer = chat(server)
     (choice,) = answer.choices
     assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
@@ -85,14 +85,14 @@ class Count(BaseModel):
     count: int = Field(ge=0, le=999)
 
 
-def test_the_official_client_parses_an_answer(server: Server, int4_head: Runner) -> None:
+def test_the_official_client_parses_an_answer(server: Server, tiny: Runner) -> None:
     messages: Any = [{"role": "user", "content": QUESTION}]
     answer = server.client.chat.completions.parse(
         model="tiny", messages=messages, response_format=Count, temperature=0
     )
     parsed = answer.choices[0].message.parsed
     assert isinstance(parsed, Count) and answer.choices[0].finish_reason == "stop"
-    same = int4_head.generate(QUESTION, 200, json_schema=Count.model_json_schema())
+    same = tiny.generate(QUESTION, 200, json_schema=Count.model_json_schema())
     assert answer.choices[0].message.content == same.text
 
 
@@ -105,13 +105,13 @@ def test_a_stream_has_the_form_of_its_request(server: Server) -> None:
         chat(server, extra_body=refused)
 
 
-def test_a_seed_repeats_a_sampled_text(server: Server, int4_head: Runner) -> None:
+def test_a_seed_repeats_a_sampled_text(server: Server, tiny: Runner) -> None:
     how: dict[str, Any] = {"temperature": 4.0, "top_p": 0.9, "presence_penalty": 0.5}
     first = chat(server, **how, max_tokens=60)
     seed = first.choices[0].seed
     (choice,) = chat(server, **how, max_tokens=60, seed=seed, extra_body=PLAIN).choices
     assert choice.message.content == first.choices[0].message.content
-    assert choice.message.content == int4_head.generate(QUESTION, 60, seed=seed, **how).text
+    assert choice.message.content == tiny.generate(QUESTION, 60, seed=seed, **how).text
     whole = chat(server, **how, max_tokens=60, n=3, seed=seed)
     several = whole.choices
     assert whole.usage.prompt_tokens == first.usage.prompt_tokens, "it has one prompt"
@@ -169,11 +169,11 @@ def test_a_stream_has_each_choices_seed_at_its_end(server: Server) -> None:
         assert [choice.seed for choice in whole.choices] == [40, 41]
 
 
-def test_completions_of_text_and_of_ids(server: Server, int4_head: Runner) -> None:
+def test_completions_of_text_and_of_ids(server: Server, tiny: Runner) -> None:
     prompt = "Ada has 27"
-    expected = int4_head.generate(prompt, 8, raw_prompt=True)
+    expected = tiny.generate(prompt, 8, raw_prompt=True)
     create: Any = partial(server.client.completions.create, temperature=0)
-    ids = int4_head.encode(prompt, raw=True)
+    ids = tiny.encode(prompt, raw=True)
     for form in (prompt, [prompt], ids, [ids]):
         answer = create(model="tiny", prompt=form, max_tokens=8)
         assert [choice.text for choice in answer.choices] == [expected.text]
@@ -271,12 +271,10 @@ def test_metrics_add_up(server: Server) -> None:
     assert server.metric(name) == before + tokens
 
 
-def test_requests_need_a_key(int4_head_artifact: Path, tmp_path: Path) -> None:
+def test_requests_need_a_key(tiny_artifact: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first\n\nsecond\nzwölf\n", encoding="utf-8")
-    with served(
-        int4_head_artifact, "--api-key-file", str(keys), "--no-warm-up", key="second"
-    ) as server:
+    with served(tiny_artifact, "--api-key-file", str(keys), "--no-warm-up", key="second") as server:
         assert server.client.models.list().data
         for wrong in ("third", "firs", "first2"):
             headers = {"Authorization": f"Bearer {wrong}"}
@@ -309,12 +307,12 @@ def check_shutdown(server: Server) -> None:
 
 
 def test_many_clients_get_the_texts_of_single_requests(
-    server: Server, int4_head_artifact: Path, tmp_path: Path
+    server: Server, tiny_artifact: Path, tmp_path: Path
 ) -> None:
     """Some clients vanish, read slowly or send half a request."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in OTHERS))
-    command = [int4_head_artifact, prompts, "--url", server.url, "--max-new-tokens", 24, "--json"]
+    command = [tiny_artifact, prompts, "--url", server.url, "--max-new-tokens", 24, "--json"]
     more = ["--clients", 8, "--minutes", 0.05, "--chaos"]
     result = CliRunner().invoke(soak, [str(word) for word in command + more])
     report = json.loads(result.stdout)
@@ -322,8 +320,9 @@ def test_many_clients_get_the_texts_of_single_requests(
     assert report["requests"]["as alone"] > 8 and report["server"]["late"]["memory"] > 0
 
 
-def test_a_second_signal_stops_the_server_at_once(int4_head_artifact: Path) -> None:
-    with served(int4_head_artifact, "--no-warm-up") as server:
+@pytest.mark.slow
+def test_a_second_signal_stops_the_server_at_once(tiny_artifact: Path) -> None:
+    with served(tiny_artifact, "--no-warm-up") as server:
         body = {
             "model": server.model,
             "prompt": QUESTION,

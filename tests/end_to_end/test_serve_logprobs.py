@@ -49,13 +49,13 @@ def runner_prompt_logprobs(runner: Runner, prompt: Any, **options: Any) -> list[
 
 @pytest.mark.parametrize("how", [{}, HOT, HOT | {"max_tokens": 9}])
 def test_a_chat_has_the_log_probabilities_of_the_runner(
-    server: Server, int4_head: Runner, how: dict[str, Any]
+    server: Server, tiny: Runner, how: dict[str, Any]
 ) -> None:
     """Every token of the text has them, and the id that ends it has none."""
     answer = chat(server, **{"max_tokens": 64, "top_logprobs": 3} | how)
     choice, options = answer.choices[0], dict(how)
     count = options.pop("max_tokens", 64)
-    expected = runner_logprobs(int4_head, QUESTION, count, logprobs=3, **options)
+    expected = runner_logprobs(tiny, QUESTION, count, logprobs=3, **options)
     if choice.finish_reason == "stop":
         expected = expected[:-1]
     content = choice.logprobs.content
@@ -100,13 +100,13 @@ def test_log_probabilities_come_only_if_requested(server: Server) -> None:
 
 @pytest.mark.parametrize("how", [{}, HOT])
 def test_completions_have_the_offset_of_each_token(
-    server: Server, int4_head: Runner, how: dict[str, Any]
+    server: Server, tiny: Runner, how: dict[str, Any]
 ) -> None:
     prompt = "Ada has 27"
-    expected = runner_logprobs(int4_head, prompt, 12, raw_prompt=True, logprobs=2, **how)
+    expected = runner_logprobs(tiny, prompt, 12, raw_prompt=True, logprobs=2, **how)
     (choice,) = complete(server, prompt, **how).choices
     check_completion(choice, "", expected)
-    prompt_logprobs = runner_prompt_logprobs(int4_head, prompt, raw_prompt=True, prompt_logprobs=2)
+    prompt_logprobs = runner_prompt_logprobs(tiny, prompt, raw_prompt=True, prompt_logprobs=2)
     echoed = prompt_logprobs + expected
     (choice,) = complete(server, prompt, echo=True, **how).choices
     check_completion(choice, prompt, echoed)
@@ -150,15 +150,15 @@ def test_a_stream_of_completions_has_the_same_log_probabilities(
     assert texts == [choice.text for choice in whole.choices]
 
 
-def test_prompts_are_scored_as_evaluation_harnesses_do(server: Server, int4_head: Runner) -> None:
+def test_prompts_are_scored_as_evaluation_harnesses_do(server: Server, tiny: Runner) -> None:
     """They request one token after a prompt and ignore it, or none. Prompts are lists of ids, one
     or several in a request."""
-    text = int4_head.encode(QUESTION)
-    ended = [*text, *int4_head.generate(text, 200).token_ids[:-1]]  # a stop id follows
+    text = tiny.encode(QUESTION)
+    ended = [*text, *tiny.generate(text, 200).token_ids[:-1]]  # a stop id follows
     prompts = [text[:30], ended, text[:2], text[:1]]
     one, none = (complete(server, prompts, echo=True, max_tokens=n, logprobs=1) for n in (1, 0))
     for prompt, with_one, without in zip(prompts, one.choices, none.choices, strict=True):
-        expected = runner_prompt_logprobs(int4_head, prompt, prompt_logprobs=1)
+        expected = runner_prompt_logprobs(tiny, prompt, prompt_logprobs=1)
         assert without.logprobs.token_logprobs == [token.logprob for token in expected]
         assert with_one.logprobs.token_logprobs[:-1] == without.logprobs.token_logprobs
         assert without.finish_reason == "length"

@@ -89,6 +89,7 @@ def test_tokenizer_gives_the_ids_of_transformers(directory: Path, tokenizer: Tok
         assert tokenizer.decode(theirs(prompt).input_ids) == prompt
 
 
+@pytest.mark.slow
 def test_first_tokens_are_those_of_transformers(directory: Path, tokenizer: Tokenizer) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(
         directory, gguf_file=MODEL, dtype=torch.float32

@@ -51,6 +51,7 @@ def operators(program: ExportedProgram) -> Counter[str]:
     return Counter(str(n.target) for n in program.graph.nodes if n.op == "call_function")
 
 
+@pytest.mark.slow
 def test_a_prompt_of_the_31b_may_hold_images(programs: dict[str, ExportedProgram]) -> None:
     prefill = programs[PREFILL]
     assert list(prefill.graph_signature.user_inputs)[3:] == ["embeddings", "last_visible"]

@@ -33,6 +33,7 @@ def planned(**options: Any) -> ExportPlan:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "files", "caches", "host", "gpu"), [
     (TINY, 30_474_368, 3_153_920, 0.74, 0),
     (SMOLLM2 | {"max_seq_len": 1024}, 578_652_000, 53_329_920, 3.92, 0),

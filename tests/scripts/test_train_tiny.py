@@ -32,6 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_written_target_is_what_transformers_reads(trained: Path) -> None:
     tokens = torch.tensor([[2, 30, 40, 50, 60]])
     target = load_target(trained / "target", 64)

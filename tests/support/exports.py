@@ -18,8 +18,8 @@ TINY = "--target-model", "gemma4-tiny"
 QUICK = "--max-seq-len", "192", "--no-self-test"
 CUDA = *TINY, "--backend", "cuda", "--max-seq-len", "4608"
 SHIPPED: dict[str, tuple[str, ...]] = {
-    "tiny": TINY,
-    "int4_head": (*TINY, "--no-self-test", "--draft-quant", "int4", "--max-batch-size", "4"),
+    "tiny": (*TINY, "--max-batch-size", "4"),
+    "int4_head": (*TINY, "--no-self-test", "--draft-quant", "int4"),
 }
 """Exports of the shipped pair, and their options beside the backend."""
 

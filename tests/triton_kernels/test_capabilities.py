@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -164,16 +165,19 @@ NARROWEST: dict[Launch, str] = {
 }
 """The launches that take longest to compile, for the GPU with the least of everything."""
 
-CASES = [
-    (launch, KERNELS[launch], gpu)
-    for launch in KERNELS
+TWINS = (8, 6), (10, 0)
+"""GPUs with the shared memory of another one, and its instructions but for few."""
+
+CASES: list[Any] = [
+    pytest.param(launch, name, gpu, marks=pytest.mark.slow if gpu in TWINS else ())
+    for launch, name in KERNELS.items()
     if launch not in OF_LOGITS
     for gpu in OTHERS
 ]
 CASES += [(launch, name, H100) for launch, name in KERNELS.items() if "experts" in name]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
 # These use no tensor cores and little shared memory, and take seconds to compile.
-CASES += [(launch, KERNELS[launch], gpu) for launch in OF_LOGITS for gpu in ((8, 9), H100, (12, 0))]
+CASES += [(launch, KERNELS[launch], gpu) for launch in OF_LOGITS for gpu in ((8, 9), H100)]
 
 
 @pytest.mark.parametrize(

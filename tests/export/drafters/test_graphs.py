@@ -54,6 +54,7 @@ def operators(program: ExportedProgram) -> set[str | None]:
     return {operator_name(node) for node in calls(program)}
 
 
+@pytest.mark.slow
 def test_dflash_head_stores_features_and_drafts_a_block() -> None:
     programs = traced("dflash")
     assert list(programs) == [
@@ -79,6 +80,7 @@ def test_dflash2_head_scores_candidates_without_caches() -> None:
     assert used_weights(scores).keys() == tables and not tables & used_weights(block).keys()
 
 
+@pytest.mark.slow
 def test_dspark_head_corrects_drafts_without_caches() -> None:
     programs = traced("dspark")
     assert list(programs) == [
@@ -127,6 +129,7 @@ def test_mtp_layer_writes_its_cache_and_uses_its_targets_tables() -> None:
     assert {SPLITK, SMALL_M} <= operators(drafting)
 
 
+@pytest.mark.slow
 def test_peagle_head_writes_its_caches_and_reads_its_mask() -> None:
     programs = traced("p-eagle")
     assert set(programs) == {

@@ -138,6 +138,7 @@ def test_packed_linears_compute_the_same(
         assert all(torch.equal(a, b) for a, b in zip(drafts(pair, rows), wanted, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "biases"), [("int8", True), ("int4", False)])
 def test_the_graphs_of_a_checkpoint_keep_the_contract(
     target: Path, tmp_path: Path, kind: Quant, biases: bool
@@ -163,6 +164,7 @@ def test_the_graphs_of_the_31b_keep_the_contract() -> None:
     assert calls == [(0, 25), (25, 0), (5, 0), (0, 1)]
 
 
+@pytest.mark.slow
 def test_a_backend_without_int4_folds_the_head_too() -> None:
     programs = run_check(short_dummy(dummy_layers=3, draft_quant="int8", backend="xnnpack"))
     assert set(map(int4_calls, programs.values())) == {(0, 0)}

@@ -92,6 +92,7 @@ def test_the_methods_of_a_target_alone_return_logits_and_nothing_else(backend: B
         assert len(program.graph_signature.user_outputs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {},
     {"norm_before_residual": True, "norm_before_fc": True, "biases": True},

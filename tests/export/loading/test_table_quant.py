@@ -155,6 +155,7 @@ def test_for_cuda_a_head_has_a_copy_of_the_table_where_that_is_smaller(
     assert of_xnnpack["draft.lm_head"] == {"dense" if kind == "none" else f"{kind}-g32": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["dflash", "dflash2", "mtp"])
 def test_a_copy_for_the_drafter_is_planned_as_it_is_loaded(tmp_path: Path, drafter: Any) -> None:
     """The same bytes as those of a table of the target, and of the same tensors."""

@@ -194,6 +194,7 @@ def opened(
     return [node.kwargs["tensors_to_clone"] for node in nodes], len(compiled)
 
 
+@pytest.mark.slow
 def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
     analyse_for_h100(monkeypatch)
     program = traced()

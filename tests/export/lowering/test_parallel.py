@@ -112,6 +112,7 @@ def written(
     return contents
 
 
+@pytest.mark.slow
 def test_the_program_is_the_one_that_one_process_makes(lowered: Lowered) -> None:
     assert lowered.in_parallel == lowered.one_by_one
 

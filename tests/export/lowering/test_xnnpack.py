@@ -120,6 +120,7 @@ class Routed(nn.Module):
         return (mixed * 2).unsqueeze(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "int8", "int4"])
 def test_a_loop_over_rows_takes_any_number_of_them(kind: str, tmp_path: Path) -> None:
     """Where that is the only size that varies; a row has the same bits in each."""

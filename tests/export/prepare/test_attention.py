@@ -67,6 +67,7 @@ def shape(head_dim: int = 16, num_layers: int = 1) -> HeadShape:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_draft_decode_takes_rounds_and_prompts() -> None:
     spec = dummy("qwen3-0.6b", dummy_layers=3, backend="cuda", max_seq_len=1024)
     drafting = run_check(spec)[DRAFT_DECODE]
@@ -74,6 +75,7 @@ def test_draft_decode_takes_rounds_and_prompts() -> None:
     assert (int(rows.lower), int(rows.upper)) == (1, 1023) and count(drafting, ATTEND) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layers", "reads"), [(1, 0), (3, 2)])
 def test_draft_prefill_stores_keys_and_computes_nothing_else(
     random_pair: tuple[Path, Path], tmp_path: Path, layers: int, reads: int

@@ -101,7 +101,7 @@ def test_an_int8_table_returns_dense_rows() -> None:
     assert torch.equal(table.eager()(TOKENS % 40), table(TOKENS % 40))
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("kind", [pytest.param("int8", marks=pytest.mark.slow), "int4"])
 def test_a_quantised_dummy_keeps_the_graph_contract(kind: str) -> None:
     """Without a weight ever being materialised."""
     spec = dummy(

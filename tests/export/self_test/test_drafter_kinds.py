@@ -60,6 +60,7 @@ def test_a_dflash_head_drafts_better_than_chance() -> None:
     assert verdict.message.startswith("first drafts are right ")
 
 
+@pytest.mark.slow
 def test_a_dflash2_head_is_scored_by_its_candidates() -> None:
     """Which draft better than the logits alone."""
     pair, _, draft = dflash2_pair(SPECULATORS)

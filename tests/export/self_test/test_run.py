@@ -39,6 +39,7 @@ def test_inspect_fails_with_a_warning(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["verdict"] == "other reading"
 
 
+@pytest.mark.slow
 def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
     loaded = load(replace(TINY_SPEC, draft_dir=head), positions=128)
@@ -49,11 +50,11 @@ def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert pairing_record(loaded, replace(XNNPACK, no_self_test=True), Progress()) is None
 
 
-def test_the_manifest_records_the_readings(tiny_artifact: Path, int4_head_artifact: Path) -> None:
+def test_the_manifest_records_the_readings(tiny_artifact: Path, qwen3_artifact: Path) -> None:
     found = Manifest.read(tiny_artifact).self_test
     assert found and found["verdict"] == "fits" and len(found["readings"]) > 8
     assert found["readings"][0]["chosen"]
-    assert Manifest.read(int4_head_artifact).self_test is None  # exported with --no-self-test
+    assert Manifest.read(qwen3_artifact).self_test is None  # exported with --no-self-test
 
 
 def test_random_weights_are_not_tested() -> None:
@@ -101,6 +102,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
     assert Manifest.read(tmp_path).self_test == found
 
 
+@pytest.mark.slow
 def test_a_head_that_overflows_drafts_by_chance() -> None:
     loaded = load(TINY_SPEC, positions=128)
     head_of(loaded.pair).get_parameter("norm.weight").data.fill_(float("inf"))

@@ -109,13 +109,13 @@ def test_images_and_prompts_are_timed(image_artifact: Path, batch_artifact: Path
     assert text.exit_code == 1 and "takes text alone" in text.output
 
 
-def test_constraints_are_timed_in_rounds_of_every_size(int4_head_artifact: Path) -> None:
-    arguments = [str(int4_head_artifact), "--context", "40", "--repeats", "1", "--json"]
+def test_constraints_are_timed_in_rounds_of_every_size(tiny_artifact: Path) -> None:
+    arguments = [str(tiny_artifact), "--context", "40", "--repeats", "1", "--json"]
     done = CliRunner().invoke(constraints.main, arguments)
     assert done.exit_code == 0, done.output
     lines = json.loads(done.stdout)["lines"]
     assert [line["rows"] for line in lines if line["requests"] == 1] == [5, 8, 32, 64]
     times = [line[f"{kind}_ms"] for line in lines for kind in constraints.KINDS]
     assert all(ms > 0 for ms in times)
-    done = CliRunner().invoke(constraints.main, [str(int4_head_artifact), "--context", "100000"])
+    done = CliRunner().invoke(constraints.main, [str(tiny_artifact), "--context", "100000"])
     assert done.exit_code == 1 and "--context 100000: this artifact takes" in done.stderr

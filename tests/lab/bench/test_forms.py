@@ -16,10 +16,10 @@ VOCABULARY = ROOT / "targets" / "tiny" / "target" / "tokenizer.json"
 
 
 def test_all_ways_have_the_same_tokens_and_forced_drafts_save_rounds(
-    int4_head_artifact: Path,
+    tiny_artifact: Path,
 ) -> None:
     options = "--count", "1", "--repeats", "1", "--max-new-tokens", "24", "--chain-lens", "3"
-    done = CliRunner().invoke(main, [str(int4_head_artifact), *options, "--json"])
+    done = CliRunner().invoke(main, [str(tiny_artifact), *options, "--json"])
     assert done.exit_code == 0, done.output
     lines = json.loads(done.stdout)["lines"]
     by_form: dict[str, list[Any]] = {}

@@ -73,18 +73,19 @@ def test_host_time_is_between_forwards() -> None:
     assert list(clients.columns[3].cells) == ["0.80"] and list(host.columns[5].cells) == ["10.0%"]
 
 
+@pytest.mark.slow
 @pytest.mark.artifact
 def test_served_texts_are_those_of_the_engine_alone(
-    server: Server, int4_head_artifact: Path, int4_head: Runner, tmp_path: Path
+    server: Server, tiny_artifact: Path, tiny: Runner, tmp_path: Path
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
     options = "--clients", "1,3", "--texts", "1", "--max-new-tokens", "12", "--json"
-    files = [str(int4_head_artifact), "--prompts-jsonl", str(prompts)]
+    files = [str(tiny_artifact), "--prompts-jsonl", str(prompts)]
     done = CliRunner().invoke(main, [*files, "--url", server.url, "--no-alone", *options])
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
-    alone = answer(int4_head, [*PROMPTS, PROMPTS[0]], 2, GREEDY)
+    alone = answer(tiny, [*PROMPTS, PROMPTS[0]], 2, GREEDY)
     known = KnownTexts()
     known.count_different(dict(enumerate(alone.texts)))
     assert results["texts"] == 3 and results["texts_sha256"] == known.sha256
@@ -96,17 +97,17 @@ def test_served_texts_are_those_of_the_engine_alone(
 
 
 @pytest.mark.artifact
-def test_random_weights_are_given_words(int4_head_artifact: Path, tmp_path: Path) -> None:
+def test_random_weights_are_given_words(tiny_artifact: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
-    manifest = Manifest.read(int4_head_artifact)
-    with with_words(int4_head_artifact) as unchanged:
-        assert unchanged == int4_head_artifact
+    manifest = Manifest.read(tiny_artifact)
+    with with_words(tiny_artifact) as unchanged:
+        assert unchanged == tiny_artifact
     files = {k: record for k, record in manifest.files.items() if k not in TOKENIZER_FILES}
     for name in files:
-        os.link(int4_head_artifact / name, bare / name)
+        os.link(tiny_artifact / name, bare / name)
     replace(manifest, files=files).write(bare)
-    refused = CliRunner().invoke(main, [str(int4_head_artifact)])
+    refused = CliRunner().invoke(main, [str(tiny_artifact)])
     assert refused.exit_code == 1 and "name a file of prompts" in refused.output
     with with_words(bare) as copy:
         Manifest.read(copy).verify(copy)

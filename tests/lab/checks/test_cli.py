@@ -51,6 +51,7 @@ def test_lossless_artifact_passes(tiny_artifact: Path, prompts: Path) -> None:
     assert result.stdout.startswith("4 of 4 outputs identical, ")
 
 
+@pytest.mark.slow
 def test_prompt_lookup_is_lossless(tiny_artifact: Path, prompts: Path) -> None:
     options = "--chain-lens", "3,auto", "--drafter", "ngram"
     result = run(tiny_artifact, "--lossless", prompts, *options)
@@ -126,6 +127,7 @@ def test_checks_run_in_their_order_and_stop_at_the_first_that_fails(
     refuses(failed, "no such artifact directory")
 
 
+@pytest.mark.slow
 def test_requests_among_others_answer_as_alone(batch_artifact: Path, random_prompts: Path) -> None:
     options = "--batch-sizes", "2,4", *FEW_REQUESTS
     result = run(batch_artifact, "--engine", random_prompts, *options)

@@ -58,9 +58,10 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(constraints.main, [str(argument) for argument in arguments])
 
 
-def test_processes_share_the_prompts(int4_head_artifact: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_processes_share_the_prompts(tiny_artifact: Path, tmp_path: Path) -> None:
     prompts = prompts_in(tmp_path, "What is 3 + 4?", "Ada has 27 marbles.", "How many?")
-    done = run(int4_head_artifact, prompts, "--max-new-tokens", 6, "--jobs", 2)
+    done = run(tiny_artifact, prompts, "--max-new-tokens", 6, "--jobs", 2)
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[-1].startswith("0 of 324 texts differ, 0 are invalid; ")  # 3 x 6 forms x 2 x 9

@@ -50,6 +50,7 @@ def test_program_never_chooses_an_image_placeholder(image_runner: Runner) -> Non
     assert impossible.tolist() == NEVER
 
 
+@pytest.mark.slow
 def test_prompt_lookup_after_an_image_changes_no_token(image_runner: Runner) -> None:
     runner = load_artifact(image_runner.directory, drafter="ngram")
     read = runner.reader.read(f"See {PLACEHOLDER} here. See", images=[drawn(90, 90)])

@@ -133,6 +133,7 @@ def test_the_function_that_ends_a_text_is_called_with_each_token(
     assert stats.emitted == length - 1
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
@@ -196,6 +197,7 @@ def trees(draw: st.DrawFn) -> list[int]:
     return parents
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -89,7 +89,11 @@ def judge(
     return judge
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [*FAULTS[:4], *(pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS[4:])],
+    ids=[fault.name for fault in FAULTS],
+)
 def test_a_fault_is_found(fault: Fault, judge: Callable[[Fault], tuple[Path, Verdict]]) -> None:
     _, verdict = judge(fault)
     assert verdict.is_warning

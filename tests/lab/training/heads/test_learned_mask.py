@@ -75,6 +75,7 @@ def loaded(
     return target, draft
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain_len", [2, TTT_STEPS])
 def test_the_runner_drafts_what_training_drafts(
     chain_len: int,

@@ -18,6 +18,7 @@ def contents(conversation: Conversation) -> tuple[str, ...]:
     return tuple(message["content"] for message in conversation)
 
 
+@pytest.mark.slow
 def test_made_prompts_are_distinct_and_not_those_of_evaluations() -> None:
     evaluated = {json.loads(line)["prompt"].lower() for line in EVALUATED.read_text().splitlines()}
     assert len(evaluated) == 200

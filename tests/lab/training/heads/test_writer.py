@@ -33,6 +33,7 @@ def random_prompts(count: int) -> list[list[int]]:
     return [[rng.randrange(VOCAB) for _ in range(rng.randint(1, LONGEST))] for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """More prompts than slots, of all lengths: slots are taken again while others run on."""
@@ -72,6 +73,7 @@ def samples(target: FrozenTarget, count: int, temperature: float, seed: int) -> 
     return [a.ids[0] for a in sorted(answers, key=lambda a: a.request.number)]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_samples_follow_the_targets_distribution(llama: FrozenTarget) -> None:
     count, temperature = 4000, 0.8
