@@ -31,7 +31,7 @@ ARTIFACT = "_artifact"
 """How the names of fixtures that are exports end."""
 
 
-RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner",
+RUNNERS = ["tiny", "int4_head", "qwen3_runner", "batch_runner",
            "assistant_runner", "dflash2_runner", "dspark_runner", "experts_runner",
            "hybrid_runner"]  # fmt: skip
 
@@ -165,12 +165,11 @@ tiny_artifact = exported("tiny")
 """The shipped pair: trained target, trained head, with caches for four sequences."""
 int4_head_artifact = exported("int4_head")
 """The shipped pair, its head in INT4."""
-random_artifact = exported("random")
-"""A random target with a random head, a sliding window of 16 and an output table in INT8."""
 qwen3_artifact = exported("qwen3")
 """A random target of another family, found by its config, with a random head, in INT8."""
 batch_artifact = exported("batch")
-"""The random pair with linears in INT4 and caches for four sequences."""
+"""A random target with a random head and a sliding window of 16, in INT4, with caches for four
+sequences."""
 hybrid_artifact = exported("hybrid")
 """A trained Qwen3.5 of three layers with its MTP layer, and caches for four sequences."""
 assistant_artifact = exported("assistant")
@@ -202,7 +201,6 @@ def cuda_artifact(exports: Exports) -> Path:
 session = pytest.fixture(scope="session")
 tiny = session(lambda tiny_artifact: load_artifact(tiny_artifact))
 int4_head = session(lambda int4_head_artifact: load_artifact(int4_head_artifact))
-random_runner = session(lambda random_artifact: load_artifact(random_artifact))
 qwen3_runner = session(lambda qwen3_artifact: load_artifact(qwen3_artifact))
 hybrid_runner = session(lambda hybrid_artifact: load_artifact(hybrid_artifact))
 assistant_runner = session(lambda assistant_artifact: load_artifact(assistant_artifact))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from eagle_aot.artifact import PROGRAM, TARGET_VERIFY
+from eagle_aot.artifact import TARGET_VERIFY
 from eagle_aot.artifact.manifest import Manifest
 from eagle_aot.export import Pair
 from eagle_aot.export.drafters.registry import kind_of_checkpoint
@@ -67,8 +67,3 @@ def test_the_manifest_names_the_weights(fixture: str, request: pytest.FixtureReq
     assert linears["target.lm_head"] == {"int8-rows": 1}
     lines = list(report(check_integrity(directory)))
     assert any(f"cpu_weights {kind}," in line for line in lines)
-
-
-def test_int4_weights_make_a_program_smaller(random_artifact: Path, batch_artifact: Path) -> None:
-    sizes = [(path / PROGRAM).stat().st_size for path in (random_artifact, batch_artifact)]
-    assert sizes[1] < 0.7 * sizes[0]

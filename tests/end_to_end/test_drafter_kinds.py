@@ -75,10 +75,11 @@ def kind(fixture: str, request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-kinds = pytest.mark.parametrize(
-    "fixture",
-    ["assistant_runner", "dflash2_runner", pytest.param("dspark_runner", marks=pytest.mark.slow)],
-)
+kinds = pytest.mark.parametrize("fixture", [
+    "assistant_runner",
+    pytest.param("dflash2_runner", marks=pytest.mark.slow),
+    pytest.param("dspark_runner", marks=pytest.mark.slow),
+])  # fmt: skip
 
 
 @kinds
@@ -159,7 +160,7 @@ def test_a_text_continues_from_cached_rows(kind: Kind) -> None:
 
 @pytest.mark.parametrize(("fixture", "drafter", "reuses"), [
     ("assistant_runner", "gemma4-assistant", True),
-    ("dflash2_runner", "ngram", True),
+    ("assistant_runner", "ngram", True),
     pytest.param("dspark_runner", "dspark", False, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_rows_of_a_plain_text_are_reused_if_the_drafter_does_not_observe_them(
@@ -188,6 +189,7 @@ def test_the_manifest_describes_an_assistant(assistant_artifact: Path) -> None:
         load_artifact(assistant_artifact, drafter="eagle3")
 
 
+@pytest.mark.slow
 def test_the_manifest_describes_a_dflash2_head(dflash2_artifact: Path) -> None:
     manifest = Manifest.read(dflash2_artifact)
     assert manifest.drafter == "dflash2"

@@ -127,6 +127,7 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
         "prefill": RowRange(min_rows=65, max_rows=96),
         "target_verify": RowRange(min_rows=1, max_rows=64),
         "draft_decode": RowRange(min_rows=1, max_rows=96),
+        "copy_rows": RowRange(min_rows=1, max_rows=96),
     }
     assert (manifest.drafter, manifest.methods) == ("eagle3", list(manifest.shapes))
     assert {name.partition(".")[0] for name in manifest.caches} == {"draft", "target"}

@@ -54,9 +54,9 @@ def run(*arguments: str | Path) -> Result:
 
 
 @pytest.fixture
-def copied(random_artifact: Path, tmp_path: Path) -> Path:
+def copied(batch_artifact: Path, tmp_path: Path) -> Path:
     """An artifact to damage."""
-    return Path(shutil.copytree(random_artifact, tmp_path / "copy"))
+    return Path(shutil.copytree(batch_artifact, tmp_path / "copy"))
 
 
 def test_published_artifact_answers_as_the_local_one(
@@ -212,38 +212,37 @@ def test_a_raw_prompt_has_no_turns(tiny_artifact: Path) -> None:
     (["--prompt-file", "/none"], "/none: cannot be read"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_in_one_line(
-    random_artifact: Path, arguments: list[str], message: str
+    batch_artifact: Path, arguments: list[str], message: str
 ) -> None:
-    refuses(run(random_artifact, *arguments), message)
+    refuses(run(batch_artifact, *arguments), message)
 
 
 @pytest.mark.parametrize("together", [[], ["--batch-size", "1"]])
 def test_a_refused_prompt_is_named_and_the_others_answered(
-    random_artifact: Path, tmp_path: Path, together: list[str]
+    batch_artifact: Path, tmp_path: Path, together: list[str]
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"token_ids": [5]}\n{"token_ids": [1024]}\n{"token_ids": [6]}')
     options: list[str | Path] = ["--prompts-jsonl", prompts, "--max-new-tokens", "1", *together]
-    result = run(random_artifact, *options)
+    result = run(batch_artifact, *options)
     why = "prompt ids 1024..1024 leave the vocabulary of 1024"
     assert result.exit_code == 1 and len(result.stdout.split()) == 2
     assert f"Error: prompt 2: {why}\n" in result.stderr
     assert result.stderr.endswith(f"Error: 1 of 3 failed: prompt 2: {why}\n")
     lines = [
-        json.loads(line)
-        for line in run(random_artifact, *options, "--json").stdout.split("\n")[:-1]
+        json.loads(line) for line in run(batch_artifact, *options, "--json").stdout.split("\n")[:-1]
     ]
     assert lines[1] == {"error": why} and "token_ids" in lines[0].keys() & lines[2].keys()
     assert lines[3]["summary"]["requests"] == 2
 
 
 def test_an_artifact_runs_in_a_directory_whose_name_is_no_utf_8(
-    random_artifact: Path, tmp_path: Path
+    batch_artifact: Path, tmp_path: Path
 ) -> None:
     copy = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    shutil.copytree(random_artifact, copy, copy_function=os.link)
+    shutil.copytree(batch_artifact, copy, copy_function=os.link)
     options = ("--prompt", "Tom", "--max-new-tokens", "4", "--json", "--plot", copy / "a.png")
-    there, here = run(copy, *options), run(random_artifact, *options[:-2])
+    there, here = run(copy, *options), run(batch_artifact, *options[:-2])
     assert (there.exit_code, here.exit_code) == (0, 0), there.output
     texts = [json.loads(result.stdout)["token_ids"] for result in (there, here)]
     assert texts[0] == texts[1] and (copy / "a.png").exists()

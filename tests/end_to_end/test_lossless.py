@@ -30,7 +30,7 @@ FEW = 24
 """Prompts; each is decoded in some of the ways, in turn."""
 
 
-@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+@pytest.mark.parametrize("fixture", ["tiny", "batch_runner"])
 def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRequest) -> None:
     runner: Runner = request.getfixturevalue(fixture)
     lengths = itertools.cycle(CHAIN_LENS)
@@ -44,7 +44,7 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
 
 @pytest.mark.parametrize(
     ("fixture", "ahead"),
-    [("tiny", True), pytest.param("random_runner", False, marks=pytest.mark.slow)],
+    [("tiny", True), pytest.param("batch_runner", False, marks=pytest.mark.slow)],
 )
 def test_no_order_of_shapes_changes_the_tokens(
     fixture: str, ahead: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -114,10 +114,10 @@ def test_a_parallel_head_of_a_qwen3_never_changes_the_tokens(qwen3_runner: Runne
     (lambda known: 0 * known + 7, "a = K"),
 ], ids=["none", "partial", "all"])  # fmt: skip
 def test_forced_acceptance_never_changes_the_tokens(
-    random_runner: Runner, right: Callable[[Tensor], Tensor], name: str
+    batch_runner: Runner, right: Callable[[Tensor], Tensor], name: str
 ) -> None:
     """With three chain lengths around boundaries of prompts, and with two elsewhere."""
-    runner, new_tokens, lengths = random_runner, 18, itertools.cycle(CHAIN_LENS)
+    runner, new_tokens, lengths = batch_runner, 18, itertools.cycle(CHAIN_LENS)
     for i, prompt in enumerate(mixed_prompts(runner, FEW)):
         plain = runner.generate(prompt, new_tokens, speculate=False).token_ids
         for chain_len in itertools.islice(lengths, 3 if i < BOUNDARIES else 2):
@@ -132,7 +132,7 @@ def test_forced_acceptance_never_changes_the_tokens(
                 assert stats.rounds == -(-(new_tokens - 1) // (chain_len + 1))
 
 
-@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+@pytest.mark.parametrize("fixture", ["tiny", "batch_runner"])
 def test_the_last_tokens_of_the_context_are_decoded(
     fixture: str, request: pytest.FixtureRequest
 ) -> None:

@@ -77,7 +77,7 @@ SHAPES = [(1, 2, 2), (1, 8, 8), (2, 8, 40), (3, 2, 7), (5, 4, 16), (6, 8, 32), (
 PATHS = "mc_sim = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]]"
 
 
-@pytest.mark.parametrize("fixture", ["tiny", pytest.param("random_runner", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fixture", ["tiny", pytest.param("batch_runner", marks=pytest.mark.slow)])
 def test_a_tree_never_changes_the_tokens(
     fixture: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.targets import TARGETS, load_target
 from support.runner.eager_executor import EagerExecutor
 
-FIXTURES = ["tiny", "random_runner"]
+FIXTURES = ["tiny", "batch_runner"]
 SITUATIONS = {"among 64", "32 in a bucket of 64", "as nodes of a tree", "after a moved path"}
 FIRST = torch.zeros(1, dtype=torch.int64)
 

@@ -24,7 +24,6 @@ SHIPPED: dict[str, tuple[str, ...]] = {
 """Exports of the shipped pair, and their options beside the backend."""
 
 OF_PAIRS = {
-    "random": ("random_pair", "gemma4-31b", *QUICK, "--table-quant", "int8"),
     "batch": (
         *("random_pair", "gemma4-31b", *QUICK),
         *("--max-batch-size", "4", "--cpu-weights", "int4"),

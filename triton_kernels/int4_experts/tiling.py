@@ -38,8 +38,8 @@ FEW_ROWS_TILES: dict[int, tuple[FewRowsTile, ...]] = {
         FewRowsTile(MAX_FEW_ROWS, 16, warps=4, stages=3, pairs=True, whole=True),
     ),
 }
-"""Tiles for steps of one and of two blocks. Those of one block were the fastest of 35 on an H100; the
-others are those of the dense product."""
+"""Tiles for steps of one and of two blocks. Those of one block were the fastest of 35 on an H100;
+the others are those of the dense product."""
 
 MANY_ROWS_TILES = {
     227: {

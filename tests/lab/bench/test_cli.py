@@ -143,9 +143,9 @@ def test_tables_go_to_stdout(tiny_artifact: Path) -> None:
     (["--executor", "aoti"], "does not run xnnpack artifacts"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_in_one_line(
-    random_artifact: Path, arguments: list[str], message: str
+    batch_artifact: Path, arguments: list[str], message: str
 ) -> None:
-    refuses(run(random_artifact, *arguments), message)
+    refuses(run(batch_artifact, *arguments), message)
 
 
 def test_no_artifact(tmp_path: Path) -> None:
@@ -153,6 +153,6 @@ def test_no_artifact(tmp_path: Path) -> None:
     refuses(run(tmp_path), "not an artifact (no manifest.json)")
 
 
-def test_wrong_usage_exits_with_two(random_artifact: Path) -> None:
+def test_wrong_usage_exits_with_two(batch_artifact: Path) -> None:
     for wrong in (["--what"], ["--repeats", "0"], ["--contexts", "long"], ["--tau", "two"]):
-        assert run(random_artifact, *wrong).exit_code == 2
+        assert run(batch_artifact, *wrong).exit_code == 2

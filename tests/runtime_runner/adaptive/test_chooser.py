@@ -55,7 +55,7 @@ def constant(rate: float) -> Rates:
 
 TEXTS: dict[str, Rates] = {
     **{f"all {rate}": constant(rate) for rate in
-       (0.0, 0.2, 0.4, 0.7, 0.9, 1.0)},
+       (0.0, 0.1, 0.4, 0.6, 0.9, 1.0)},
     "falling": lambda _: [0.8, 0.5, 0.3, 0.2, 0.1, 0.1, 0.1],
     "rising": lambda _: [0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.9],
     "easy, then hard": lambda position: [0.95 if position < LENGTH // 2 else 0.1] * MAX_AUTO_DEPTH,
