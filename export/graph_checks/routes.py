@@ -17,6 +17,8 @@ CODES, UNPACKED = ".codes", ".qdata"
 
 SPLITK, PROMPT = "eagle_aot::sdpa_splitk", "eagle_aot::sdpa_prompt"
 STORE = "eagle_aot::norm_rope_store"
+ATTENDED = ".k", ".v"
+"""What names of the buffers of keys and values end in; those of recurrent states do not."""
 WRITES, TAKES = "aten::index_copy", "aten::index_select"
 VIEWS = ("aten::unflatten", "aten::view")
 
@@ -55,14 +57,14 @@ def _reads_int4(user: Node, weight: Node, expected: Collection[str]) -> bool:
 def check_attention_route(
     name: str, program: ExportedProgram, caches: Collection[str], *, few_rows: bool
 ) -> None:
-    """Raise ExportError unless one operator reads every cache that the method uses.
+    """Raise ExportError unless one operator reads all keys and values that the method uses.
 
     That is `sdpa_splitk` in a method of `few_rows`, and `sdpa_prompt` in others. Entries that are
     moved within a cache are no reads.
     """
     expected = SPLITK if few_rows else PROMPT
     for weight, node in used_weights(program).items():
-        if weight not in caches:
+        if weight not in caches or not weight.endswith(ATTENDED):
             continue
         readers = set(_readers(node))
         if readers != {expected}:

@@ -25,6 +25,7 @@ class RecurrentStepView:
         """`cache` is any cache of the sizes."""
         self.step, self._cache = step, cache
         self.batch, self.rows = step.positions.shape
+        self.uses_operator = step.use_splitk
 
     @cached_property
     def first(self) -> Tensor:
@@ -95,7 +96,7 @@ class RecurrentStepView:
     def convolution_inputs(self, cache: RecurrentCache, inputs: Tensor) -> list[Tensor]:
         """Apply the moves, store `inputs` [B * T, channels], and return what the convolution adds
         up: a tensor of that shape for each tap, the oldest first."""
-        self._store(cache.inputs, inputs)
+        self.store(cache.inputs, inputs)
         slots, exist = self.taps
         count = cache.sizes.taps
         gathered = cache.inputs.index_select(0, slots).unflatten(0, (-1, count))
@@ -105,7 +106,7 @@ class RecurrentStepView:
     def older_terms(self, cache: RecurrentCache, terms: Tensor) -> Tensor:
         """Apply the moves, store `terms` [B * T, W], and return those of the tokens before each
         sequence's row 0, [B, TAIL, W]."""
-        self._store(cache.terms, terms)
+        self.store(cache.terms, terms)
         return cache.terms.index_select(0, self.older_slots).view(self.batch, TAIL, -1)
 
     def takes(self, cache: RecurrentCache) -> Tensor:
@@ -121,13 +122,18 @@ class RecurrentStepView:
 
     def keep(self, cache: RecurrentCache, state: Tensor) -> None:
         """Keep `state` [B, heads, key_dim, value_dim], which lacks the rows."""
+        cache.state.index_copy_(0, self.step.sequences, state)
+        self.keep_position(cache)
+
+    def keep_position(self, cache: RecurrentCache) -> None:
+        """Note which tokens the states that are kept have taken in."""
         sequences = self.step.sequences
         position = cache.position.index_select(0, sequences)
         position = torch.where(self.first < 0, position, self.first)
-        cache.state.index_copy_(0, sequences, state)
         cache.position.index_copy_(0, sequences, position)
 
-    def _store(self, buffer: Tensor, new: Tensor) -> None:
+    def store(self, buffer: Tensor, new: Tensor) -> None:
+        """Apply the moves to a buffer, and store what is `new` of the rows, [B * T, ...]."""
         if self.moves is not None:
             sources, targets = self.moves
             buffer.index_copy_(0, targets, buffer.index_select(0, sources))
@@ -141,6 +147,7 @@ class RecurrentPromptView:
         """`cache` is any cache of the sizes."""
         self.chunk, self._cache = chunk, cache
         self.rows = chunk.input_pos.shape[0]
+        self.uses_operator = chunk.use_prompt_kernel
 
     @cached_property
     def first(self) -> Tensor:
@@ -179,6 +186,10 @@ class RecurrentPromptView:
     def keep(self, cache: RecurrentCache, state: Tensor) -> None:
         """Keep `state` [1, heads, key_dim, value_dim], which has taken in all rows."""
         cache.state.index_copy_(0, self.chunk.sequence, state)
+        self.keep_position(cache)
+
+    def keep_position(self, cache: RecurrentCache) -> None:
+        """Note which tokens the state that is kept has taken in."""
         cache.position.index_copy_(0, self.chunk.sequence, self.chunk.input_pos[-1:] + 1)
 
 

@@ -22,6 +22,7 @@ from eagle_aot.targets.decoder.recurrent_views import RecurrentStepView, Recurre
 from eagle_aot.targets.pre_norm.model import linear
 from eagle_aot.targets.qwen3_5.config import HybridConfig
 from eagle_aot.targets.step import MAX_ROWS, TAIL
+from eagle_aot.triton_kernels.delta_rule import delta_rule_prompt, delta_rule_step
 
 UNIT_EPS = 1e-6
 """Added to the squared length of queries and keys, which are made unit vectors."""
@@ -39,10 +40,9 @@ class ShortConvolution(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Add up `inputs` [T, channels], one for each tap and the oldest first; same shape."""
-        taps = cast(self.weight, torch.float32)
-        total = inputs[0] * taps[:, 0, 0]
+        total = inputs[0] * cast(self.weight[:, 0, 0], torch.float32)
         for tap, shifted in enumerate(inputs[1:], start=1):
-            total = total + shifted * taps[:, 0, tap]
+            total = total + shifted * cast(self.weight[:, 0, tap], torch.float32)
         return total
 
 
@@ -97,7 +97,10 @@ class GatedDeltaNet(SharedInput):
     def _read(self, queries: Tensor, terms: Tensor, view: RecurrentView) -> Tensor:
         """Store `terms` [B * T, W] of the rows and return what their `queries` [B * T, keys] read,
         [B * T, heads, value_dim]."""
-        cache, state = self.kv_cache, view.state(self.kv_cache)
+        cache = self.kv_cache
+        if view.uses_operator:
+            return self._read_by_operator(queries, terms, view)
+        state = view.state(cache)
         if isinstance(view, RecurrentStepView):
             older = self._inputs(view.older_terms(cache, terms))
             state = catch_up(state, older, view.takes(cache))
@@ -111,6 +114,22 @@ class GatedDeltaNet(SharedInput):
             reads = reads.flatten(0, 1)
         view.keep(cache, state)
         return reads.squeeze(-2)
+
+    def _read_by_operator(self, queries: Tensor, terms: Tensor, view: RecurrentView) -> Tensor:
+        """Do what `_read` does, by an operator that changes the states in place."""
+        cache = self.kv_cache
+        if isinstance(view, RecurrentStepView):
+            view.store(cache.terms, terms)
+            read = delta_rule_step(
+                *(cache.state, view.step.sequences, view.first),
+                *(cache.terms, view.older_slots, view.takes(cache), view.is_chain),
+                *(terms, queries, *view.paths[1:]),
+            )
+        else:
+            view.store_terms(cache, terms)
+            read = delta_rule_prompt(cache.state, view.chunk.sequence, view.first, terms, queries)
+        view.keep_position(cache)
+        return read
 
     def _of_one_chain(self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor) -> Tensor:
         """Return what `_of_chains` does, in a program for one text."""

@@ -55,6 +55,22 @@ def run(target: TapTarget, tokens: Sequence[int], start: int, sequence: int = 0)
     return target.run(torch.tensor([tokens]), rows)[0][0]
 
 
+@torch.no_grad()
+def test_the_operators_read_what_the_loops_do() -> None:
+    logits = []
+    for by_operator in (False, True):
+        target, index, rows = load(sequences=2), FIRST + 1, []
+        rows.append(PromptChunk(torch.arange(40), index, by_operator))
+        for start, end in ((40, 48), (43, 44), (44, 60)):  # after three of eight drafts, and one
+            positions = torch.arange(start, end)[None]
+            step = Step(positions, index, chain_tail(positions), use_splitk=by_operator)
+            rows.append(step)
+        tokens = [TEXT[int(r.row_positions[0, 0]) : int(r.row_positions[0, -1]) + 1] for r in rows]
+        runs = zip(tokens, rows, strict=True)
+        logits.append(torch.cat([target.run(torch.tensor([t]), r)[0][0] for t, r in runs]))
+    assert (logits[0] - logits[1]).norm() < TIGHT * logits[0].norm()
+
+
 @cache
 def transformers_model() -> Any:
     from transformers import AutoModelForCausalLM

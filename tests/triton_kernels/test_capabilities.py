@@ -105,6 +105,22 @@ def experts_order(kernel: ModuleType) -> None:
     kernel.launch(empty(512, 8, dtype=torch.int64), 128)
 
 
+def delta_rule_step(kernel: ModuleType) -> None:
+    """Launch it for Qwen3.5 27B, 64 rows of four texts."""
+    numbers, flags = partial(empty, dtype=torch.int64), partial(empty, dtype=torch.bool)
+    state, rows = empty(4, 48, 128, 128, dtype=torch.float32), partial(empty, dtype=torch.float32)
+    kernel.launch_step(
+        *(state, numbers(4), numbers(4), rows(80, 8288), numbers(64), flags(4, 16), flags()),
+        *(rows(64, 8288), rows(64, 2048), numbers(1024), flags(64, 16)),
+    )
+
+
+def delta_rule_prompt(kernel: ModuleType) -> None:
+    numbers, rows = partial(empty, 1, dtype=torch.int64), partial(empty, 512, dtype=torch.float32)
+    state = empty(4, 48, 128, 128, dtype=torch.float32)
+    kernel.launch_prompt(state, numbers(), numbers(), rows(8288), rows(2048))
+
+
 def choice_of_experts(kernel: ModuleType) -> None:
     kernel.launch(empty(8, 128), empty(128), 8, True)
 
@@ -152,6 +168,8 @@ KERNELS: dict[Launch, str] = {
     experts_many_rows: "int4_experts.many_rows",
     experts_order: "int4_experts.order",
     choice_of_experts: "choose_experts.kernel",
+    delta_rule_step: "delta_rule.kernel",
+    delta_rule_prompt: "delta_rule.kernel",
     copy_rows: "copy_rows.kernel",
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",
@@ -174,7 +192,9 @@ CASES: list[Any] = [
     if launch not in OF_LOGITS
     for gpu in OTHERS
 ]
-CASES += [(launch, name, H100) for launch, name in KERNELS.items() if "experts" in name]
+CASES += [
+    (launch, name, H100) for launch, name in KERNELS.items() if "experts" in name or "delta" in name
+]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
 # These use no tensor cores and little shared memory, and take seconds to compile.
 CASES += [(launch, KERNELS[launch], gpu) for launch in OF_LOGITS for gpu in ((8, 9), H100)]

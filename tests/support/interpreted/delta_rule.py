@@ -1,0 +1,14 @@
+"""The delta rule's kernels in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
+
+import pytest
+import torch
+
+from eagle_aot.triton_kernels.delta_rule.kernel import launch_prompt, launch_step
+from support.kernels.delta_cases import Sizes, check_one_text
+
+CASES = [Sizes(4, 2, 16, 64), Sizes(2, 2, 32, 16), Sizes(6, 2, 16, 32)]
+
+
+@pytest.mark.parametrize("sizes", CASES, ids=str)
+def test_all_ways_through_a_text_give_the_same_bits(sizes: Sizes) -> None:
+    check_one_text(sizes, (launch_prompt, launch_step), torch.device("cpu"))
