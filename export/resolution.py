@@ -153,13 +153,8 @@ def _is_dense(spec: ExportSpec, line: TargetSpec | None) -> bool:
 def _needs_xnnpack(spec: ExportSpec) -> bool:
     """Return whether only XNNPACK runs the target. Raises UnsupportedError for another backend."""
     with_states = str(spec.target_model) in WITH_STATES
-    if with_states and spec.backend == CUDA:
-        raise UnsupportedError(
-            f"--backend cuda: {spec.target_model} has recurrent states, and no kernel there takes "
-            "tokens in: use --backend xnnpack"
-        )
     check_experts(spec)
-    return with_states
+    return with_states and spec.backend != CUDA
 
 
 def _image_tokens(checkpoints: ResolvedCheckpoints) -> tuple[int, ...] | None:
