@@ -30,7 +30,7 @@ from eagle_aot.export.spec import (
 from eagle_aot.targets import TARGETS, TargetSpec, get_target
 from eagle_aot.targets.checkpoint import read_config, read_quantization
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.registry import WITH_STATES, has_experts
+from eagle_aot.targets.registry import has_experts
 
 DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
 
@@ -87,15 +87,12 @@ def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExpor
     """Choose what a spec leaves open, and check it, before anything is loaded.
 
     An export chooses a backend that can compile on this machine. With `check_only` the backend is
-    CUDA unless `spec` names one, on any machine. A target with recurrent states is for XNNPACK.
-    Raises EagleError.
+    CUDA unless `spec` names one, on any machine. Raises EagleError.
     """
     progress = progress or Progress()
-    _needs_xnnpack(spec)  # before a download where the name says it, and after one
+    check_experts(spec)  # before a download where the name says it, and after one
     checkpoints = resolve_checkpoints(_with_backend(spec, _backend(spec)), progress)
-    if _needs_xnnpack(replace(checkpoints.spec, backend=spec.backend)):
-        located = replace(checkpoints.spec, attention=spec.attention)
-        checkpoints = ResolvedCheckpoints(_with_backend(located, "xnnpack"))
+    check_experts(replace(checkpoints.spec, backend=spec.backend))
     image_tokens = _image_tokens(checkpoints)
     max_prefill = spec.max_prefill or max(
         DEFAULT_MAX_PREFILL[checkpoints.spec.backend], *image_tokens or (0,)
@@ -148,13 +145,6 @@ def _is_dense(spec: ExportSpec, line: TargetSpec | None) -> bool:
         return line is not None and not line.is_int4
     config = read_config(spec.target_dir)
     return spec.target_dir.is_dir() and not read_quantization(spec.target_dir, config).values
-
-
-def _needs_xnnpack(spec: ExportSpec) -> bool:
-    """Return whether only XNNPACK runs the target. Raises UnsupportedError for another backend."""
-    with_states = str(spec.target_model) in WITH_STATES
-    check_experts(spec)
-    return with_states and spec.backend != CUDA
 
 
 def _image_tokens(checkpoints: ResolvedCheckpoints) -> tuple[int, ...] | None:

@@ -35,8 +35,7 @@ class Family:
 
     `load` reads a checkpoint whose config.json has one of `model_types`; `read_config` takes that
     file and the number of positions that will be used, and returns the geometry; `decoder` makes an
-    empty model of a geometry. With `has_states` layers have recurrent states, for which only
-    XNNPACK has code. With `has_mtp` published checkpoints have an MTP layer of their own.
+    empty model of a geometry. With `has_mtp` published checkpoints have an MTP layer of their own.
     """
 
     model_types: tuple[str, ...]
@@ -44,5 +43,4 @@ class Family:
     read_config: Callable[[ConfigSection, int], Any]
     decoder: Callable[[Any, torch.dtype, CacheSpec], TapTarget]
     published: tuple[Published, ...]
-    has_states: bool = False
     has_mtp: bool = False

@@ -216,14 +216,6 @@ FAMILY_OF = {name: family for family in FAMILIES for name in family.model_types}
 LOADERS: dict[str, Loader] = {name: family.load for name, family in FAMILY_OF.items()}
 """The loader of each `model_type` of a config.json."""
 
-WITH_STATES = frozenset(
-    name
-    for family in FAMILIES
-    if family.has_states
-    for name in (*family.model_types, *(published.name for published in family.published))
-)
-"""Names of targets whose layers have recurrent states."""
-
 TINY = TargetSpec(
     name="gemma4-tiny",
     summary="the shipped pair: a 6 million parameter Gemma 4 that solves arithmetic stories",

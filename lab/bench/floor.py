@@ -1,9 +1,10 @@
 """The bytes that a forward must read, whatever computes it.
 
 Every weight is read once, weights that share storage on the device once together. Of an embedding
-table the looked-up rows are read, of a cache the slots that may be attended. Activations and writes
-are left out: they are small next to weights. Of experts those count that the rows take, as many as
-random rows would: no program reports them.
+table the looked-up rows are read, of a cache the slots that may be attended, of recurrent states
+one for each sequence and the tokens of a tail. Activations and writes are left out: they are small
+next to weights. Of experts those count that the rows take, as many as random rows would: no program
+reports them.
 """
 
 import math
@@ -39,6 +40,10 @@ EXPERTS, ROUTERS = ".experts.", (".gate.weight", ".router.proj.weight")
 router."""
 DRAWS = 64  # of random rows
 
+OF_SEQUENCES = ".kv_cache.state", ".kv_cache.position"
+RECURRENT = (*OF_SEQUENCES, ".kv_cache.inputs", ".kv_cache.terms")
+"""What the names of recurrent caches end in: of states, which sequences have, and of tokens."""
+
 StorageOf = Callable[[Weight], Hashable]  # identifies the device storage of a weight
 
 
@@ -60,7 +65,7 @@ class BytesToRead:
         self._methods = methods
         self._storage_of = storage_of
         self._caches, self._taken = caches, taken
-        self._window = constants.sliding_window
+        self._window, self._tail = constants.sliding_window, constants.tail
         self._batch, self._flat_slots = constants.max_batch_size, constants.flat_slots
 
     def forward(self, method: str, rows: int, context: int, sequences: int = 1) -> int:
@@ -105,6 +110,9 @@ class BytesToRead:
         self, weight: Weight, rows: int, context: int, sequences: int, has_output_table: bool
     ) -> int:
         whole = math.prod(weight.sizes) * weight.dtype.itemsize
+        if weight.fqn.endswith(RECURRENT):
+            entries = 1 if weight.fqn.endswith(OF_SEQUENCES) else self._tail + rows
+            return whole // weight.sizes[0] * min(entries * sequences, weight.sizes[0])
         if weight.fqn in self._caches:
             slots = weight.sizes[1]
             read = self._slots_read(slots // self._batch, context + rows)

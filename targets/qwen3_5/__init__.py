@@ -11,7 +11,6 @@ QWEN3_5 = Family(
     load=load_qwen3_5,
     read_config=read_qwen3_5,
     decoder=HybridDecoder,
-    has_states=True,
     has_mtp=True,
     published=(
         Published(

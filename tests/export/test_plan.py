@@ -53,8 +53,8 @@ def test_plan_is_within_a_tenth_of_measured_exports(
 
 def test_plan_agrees_with_the_artifact(tiny_artifact: Path) -> None:
     manifest = json.loads((tiny_artifact / "manifest.json").read_text())
-    options = {name: manifest["options"][name] for name in ("max_seq_len", "max_prefill")}
-    made = planned(**TINY, **options)
+    names = "max_seq_len", "max_prefill", "max_batch_size"
+    made = planned(**TINY, **{name: manifest["options"][name] for name in names})
     shapes = {n: (rows["min_rows"], rows["max_rows"]) for n, rows in manifest["shapes"].items()}
     assert made.methods == shapes and list(made.methods) == manifest["methods"]
     assert made.cache_bytes == manifest["decisions"]["caches"]["bytes"]

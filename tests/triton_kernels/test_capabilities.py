@@ -135,6 +135,7 @@ def penalties_of_logits(kernel: ModuleType) -> None:
     flags, tokens = empty(ROWS, dtype=torch.bool), empty(ROWS, VOCAB, dtype=torch.bool)
     kernel.launch(
         *(LOGITS(), NUMBERS(), NUMBERS(), empty(ROWS, 4, dtype=torch.int64)),
+        empty(ROWS, VOCAB // 8, dtype=torch.uint8),
         (flags, LOGITS()),
         (flags, empty(ROWS, 3, dtype=torch.float32)),
         (empty(ROWS, VOCAB, dtype=torch.int32), tokens),

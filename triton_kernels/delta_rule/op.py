@@ -38,7 +38,7 @@ def delta_rule_step(
     - `state` float32 [places, heads, K, V]; `sequences` int64 [B] are the places of the texts.
     - `first` int64 [B]: positions of rows 0; a state at 0 counts as zeros, one at -1 stays.
     - `stored` [slots, W]: terms by slot. `older` int64 [B * TAIL] are slots of the tokens before
-      rows 0, of which `takes` bool [B, TAIL] marks those that the states lack.
+      rows 0; `takes` bool [B, TAIL] marks those that the states lack.
     - `terms` [B * T, W] and `queries` [B * T, keys] of the rows.
     - If `is_chain` bool [], each row continues the one before it. If not, row r continues its
       text's state by those of `paths` int64 [B * T * TAIL], slots, that `path_takes` bool

@@ -198,6 +198,19 @@ def test_each_sequence_of_a_forward_reads_its_own_share() -> None:
         assert read.forward(TARGET_VERIFY, 8, 200, sequences) == expected
 
 
+@pytest.mark.parametrize(("rows", "sequences"), [(1, 1), (8, 1), (8, 3)])
+def test_a_sequence_reads_one_state_and_the_tokens_of_a_tail(rows: int, sequences: int) -> None:
+    """However many states are kept, at whatever context."""
+    owner, places, slots = "target.layers.2.linear_attn.kv_cache", 20, 416
+    read = bytes_of(
+        weight(f"{owner}.state", places, 4, 8, 8, dtype=torch.float32),
+        weight(f"{owner}.position", places, dtype=torch.int64),
+        weight(f"{owner}.terms", slots, 10, dtype=torch.float32),
+    )
+    expected = sequences * (4 * 8 * 8 * 4 + 8 + (16 + rows) * 10 * 4)
+    assert read.forward(TARGET_VERIFY, rows, 4000, sequences) == expected
+
+
 def test_without_a_window_every_cache_is_flat() -> None:
     read = bytes_of(weight("target.layers.0.self_attn.kv_cache.v", 1, FLAT, 4), window=0)
     assert read.forward(TARGET_VERIFY, 1, 99) == 100 * 4 * 2
