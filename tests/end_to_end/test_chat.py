@@ -79,24 +79,24 @@ def probe(runner: Runner, prompt: list[int], reuse: bool) -> tuple[int, int, Ten
     return result.cached_tokens, result.token_ids[0], logits.clone()
 
 
-def test_reused_rows_have_the_bits_of_a_fresh_run(batch_runner: Runner) -> None:
+def test_reused_rows_have_the_bits_of_a_fresh_run(qwen3_runner: Runner) -> None:
     """For texts that continue an answer, or begin in its middle, or cross a whole chunk. The ring
     of the sliding layers just has the keys of the last text but one, and lacks those of the last.
     """
     rng = random.Random(3)
-    longest = batch_runner.constants.max_prefill_chunk
+    longest = qwen3_runner.constants.max_prefill_chunk
     cached = []
     for length, answer, shared, new in [
         (20, 12, 32, 9), (20, 12, 25, 30), (60, 30, 90, 5), (60, 50, 110, 5), (100, 20, 120, 20),
         (100, 20, 98, 20), (110, 40, 100, 3), (70, 1, 70, 1), (30, 8, 0, 30), (150, 20, 170, 6),
         (100, 77, 98, 20), (20, 150, 30, 20),
     ]:  # fmt: skip
-        prompt = [rng.randrange(batch_runner.constants.vocab_size) for _ in range(length)]
-        answered = batch_runner.generate(prompt, answer, chain_len=rng.randrange(1, 8))
+        prompt = [rng.randrange(qwen3_runner.constants.vocab_size) for _ in range(length)]
+        answered = qwen3_runner.generate(prompt, answer, chain_len=rng.randrange(1, 8))
         text = [*prompt, *answered.token_ids][:shared]
-        text += [rng.randrange(batch_runner.constants.vocab_size) for _ in range(new)]
-        reused, first, logits = probe(batch_runner, text, reuse=True)
-        _, expected, fresh = probe(batch_runner, text, reuse=False)
+        text += [rng.randrange(qwen3_runner.constants.vocab_size) for _ in range(new)]
+        reused, first, logits = probe(qwen3_runner, text, reuse=True)
+        _, expected, fresh = probe(qwen3_runner, text, reuse=False)
         assert first == expected and torch.equal(logits, fresh)
         cached.append(reused)
     assert longest == 96

@@ -66,6 +66,7 @@ KINDS = {
     torch.float16: "*fp16",
     torch.float32: "*fp32",
     torch.float64: "*fp64",
+    torch.uint8: "*u8",
     torch.bool: "*i1",
     torch.int16: "*i16",
     torch.int32: "*i32",
