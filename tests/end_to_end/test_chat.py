@@ -73,34 +73,43 @@ def probe(runner: Runner, prompt: list[int], reuse: bool) -> tuple[int, int, Ten
     """Return how many rows were reused, the first new token, and logits of a few rows after it."""
     result = runner.generate(prompt, 1, reuse=reuse)
     rows = torch.tensor([[7, 8, 9]])
-    step = chain_rows(rows, torch.tensor([len(prompt)]), torch.tensor([0]), runner.constants.tail)
-    runner.engine.sequence_pool.forget()  # the rows are stored after the prompt
+    pool, start = runner.engine.sequence_pool, torch.tensor([len(prompt)])
+    step = chain_rows(rows, start, torch.tensor(pool.free[-1:]), runner.constants.tail)
+    pool.forget()  # the rows are stored after the prompt, in the sequence that was freed last
     logits = runner.target.verify(step, no_moves(1, runner.constants.tail, rows.device)).logits
     return result.cached_tokens, result.token_ids[0], logits.clone()
 
 
-def test_reused_rows_have_the_bits_of_a_fresh_run(qwen3_runner: Runner) -> None:
-    """For texts that continue an answer, or begin in its middle, or cross a whole chunk. The ring
-    of the sliding layers just has the keys of the last text but one, and lacks those of the last.
-    """
-    rng = random.Random(3)
-    longest = qwen3_runner.constants.max_prefill_chunk
-    cached = []
+def reused_rows(runner: Runner) -> list[int]:
+    """Compare texts that continue an answer, or begin in its middle, or cross a whole chunk, with
+    fresh runs of them, and return how many rows of each were reused."""
+    rng, cached = random.Random(3), []
     for length, answer, shared, new in [
         (20, 12, 32, 9), (20, 12, 25, 30), (60, 30, 90, 5), (60, 50, 110, 5), (100, 20, 120, 20),
         (100, 20, 98, 20), (110, 40, 100, 3), (70, 1, 70, 1), (30, 8, 0, 30), (150, 20, 170, 6),
         (100, 77, 98, 20), (20, 150, 30, 20),
     ]:  # fmt: skip
-        prompt = [rng.randrange(qwen3_runner.constants.vocab_size) for _ in range(length)]
-        answered = qwen3_runner.generate(prompt, answer, chain_len=rng.randrange(1, 8))
+        prompt = [rng.randrange(runner.constants.vocab_size) for _ in range(length)]
+        answered = runner.generate(prompt, answer, chain_len=rng.randrange(1, 8))
         text = [*prompt, *answered.token_ids][:shared]
-        text += [rng.randrange(qwen3_runner.constants.vocab_size) for _ in range(new)]
-        reused, first, logits = probe(qwen3_runner, text, reuse=True)
-        _, expected, fresh = probe(qwen3_runner, text, reuse=False)
+        text += [rng.randrange(runner.constants.vocab_size) for _ in range(new)]
+        reused, first, logits = probe(runner, text, reuse=True)
+        _, expected, fresh = probe(runner, text, reuse=False)
         assert first == expected and torch.equal(logits, fresh)
         cached.append(reused)
-    assert longest == 96
-    assert cached == [31, 24, 89, 0, 119, 97, 99, 69, 0, 169, 97, 0]
+    return cached
+
+
+def test_reused_rows_have_the_bits_of_a_fresh_run(qwen3_runner: Runner) -> None:
+    """The ring of the sliding layers just has the keys of the last text but one, and lacks those of
+    the last."""
+    assert qwen3_runner.constants.max_prefill_chunk == 96
+    assert reused_rows(qwen3_runner) == [31, 24, 89, 0, 119, 97, 99, 69, 0, 169, 97, 0]
+
+
+def test_rows_of_any_sequence_have_the_bits_of_a_fresh_run(batch_runner: Runner) -> None:
+    """Those that another sequence held are copied or run there."""
+    assert sum(reused_rows(batch_runner)) > 0
 
 
 def divide_by_zero(tokens: list[int]) -> None:
