@@ -56,9 +56,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave slow tests out unless `--slow` is given. Tests of artifacts come last: the exports take
     minutes, on the second core."""
-    slow = [] if config.getoption("--slow") else [i for i in items if i.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = sorted((item for item in items if item not in slow), key=needs_artifact)
+    if not config.getoption("--slow"):
+        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    items.sort(key=needs_artifact)
 
 
 def needs_artifact(item: pytest.Item) -> bool:

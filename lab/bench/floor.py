@@ -31,6 +31,7 @@ from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING, ".markov_w1.weight")  # tables that a forward reads one row of per token
@@ -41,8 +42,8 @@ router."""
 DRAWS = 64  # of random rows
 
 OF_SEQUENCES = ".kv_cache.state", ".kv_cache.position"
-RECURRENT = (*OF_SEQUENCES, ".kv_cache.inputs", ".kv_cache.terms")
-"""What the names of recurrent caches end in: of states, which sequences have, and of tokens."""
+"""What the names of states end in, which sequences have; other recurrent caches are of tokens."""
+RECURRENT = tuple(f".kv_cache.{name}" for name in RecurrentCache.buffer_names)
 
 StorageOf = Callable[[Weight], Hashable]  # identifies the device storage of a weight
 

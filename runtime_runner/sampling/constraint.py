@@ -5,7 +5,7 @@ another library could take its place.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -191,28 +191,22 @@ class LLGuidanceConstraint:
 
     def fill(self, rows: DraftRows, bitmask: Tensor) -> None:
         self._since_fill = ()
+        self._failed = self._write_masks(rows, bitmask)
+
+    def _write_masks(self, rows: DraftRows, bitmask: Tensor) -> dict[tuple[int, ...], str]:
+        """Write the mask of each row that may come. Returns why no token can follow some rows, by
+        the drafts of their paths."""
         width = bitmask.shape[1]
-
-        def visit(row: int, matcher: "LLMatcher", forced: list[int]) -> None:
-            matcher.unsafe_compute_mask_ptr(bitmask.data_ptr() + row * width, width)
-
-        self._failed = self._walk(rows, visit)
-
-    def _walk(
-        self, rows: DraftRows, visit: Callable[[int, "LLMatcher", list[int]], None]
-    ) -> dict[tuple[int, ...], str]:
-        """Call `visit` at each row that may come, with a matcher after it and the tokens that must
-        come next. Returns why no token can follow some rows, by the drafts of their paths."""
         failed: dict[tuple[int, ...], str] = {}
         renewed_for: tuple[int, ...] | None = None
         left: list[tuple[int, tuple[int, ...], LLMatcher | None]] = [(0, (), None)]
         while left:
             row, path, found = left.pop()
             matcher = found or self._after(path)
-            if len(forced := matcher.compute_ff_tokens()) > MOST_FORCED:
+            if len(matcher.compute_ff_tokens()) > MOST_FORCED:
                 failed[path] = TOO_FIXED
                 continue
-            visit(row, matcher, forced)
+            matcher.unsafe_compute_mask_ptr(bitmask.data_ptr() + row * width, width)
             if not matcher.is_error():
                 left += self._children(rows, row, path, matcher)
             elif renewed_for != path:  # perhaps it was another row's, or another answer's fault
