@@ -19,9 +19,8 @@ TRIPLE = {"type": "Replace", "pattern": {"Regex": "a"}, "content": "aaa"}
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shipped tokenizer, to be changed, and an empty cache; the limits are low."""
+    """The shipped tokenizer, to be changed, and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tokenizer_probe, "CPU_SECONDS", 1)
     (copy := tmp_path / "tokenizer").mkdir()
     for name in (VOCABULARY, SETTINGS, TEMPLATE):
         shutil.copy(TINY_DIR / "target" / name, copy)
@@ -53,12 +52,9 @@ def test_a_user_without_a_home_has_no_cache(
 
 @pytest.mark.parametrize(("part", "line"), [
     ({"decoder": {"type": "Strip", "content": "A", "start": 0, "stop": 5}}, "cannot decode these"),
-    ({"normalizer": {"type": "Sequence", "normalizers": 30 * [DOUBLE]}}, "takes over|ends its pro"),
     ({"normalizer": {"type": "Sequence", "normalizers": 7 * [DOUBLE]}}, "characters to "),
     ({"decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, *5 * [TRIPLE]]}},
      "decodes .* characters to "),
-    ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a)*(a|a)*(a|aa)*$^"},
-      "behavior": "Isolated", "invert": False}}, "cannot encode the prompt|takes over"),
 ])  # fmt: skip
 def test_tokenizers_that_are_programs_are_refused(
     directory: Path, part: dict[str, Any], line: str
@@ -68,6 +64,20 @@ def test_tokenizers_that_are_programs_are_refused(
         check_tokenizer(directory)
     assert "\n" not in str(refused.value)
     assert not (directory.parent / "cache").exists(), "nothing is remembered"
+
+
+@pytest.mark.parametrize(("part", "line"), [
+    ({"normalizer": {"type": "Sequence", "normalizers": 30 * [DOUBLE]}}, "takes over|ends its pro"),
+    ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a)*(a|a)*(a|aa)*$^"},
+      "behavior": "Isolated", "invert": False}}, "cannot encode the prompt|takes over"),
+])  # fmt: skip
+def test_tokenizers_that_do_not_end_are_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], line: str
+) -> None:
+    monkeypatch.setattr(tokenizer_probe, "CPU_SECONDS", 1)
+    change(directory / VOCABULARY, part)
+    with pytest.raises(ArtifactError, match=rf"tokenizer: .*({line})"):
+        check_tokenizer(directory)
 
 
 @pytest.mark.parametrize(("template", "line"), [
