@@ -11,6 +11,7 @@ from eagle_aot.runtime_runner.decode.shared_rows import Lines
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.program.executor import Call, Part, Recorder
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
+from eagle_aot.runtime_runner.sampling.token_masks import HostCopy
 
 
 class Rounds:
@@ -126,8 +127,9 @@ class Recordings:
 
 
 class RecordedParts:
-    """A round whose parts are recordings of their own: between them the host follows the drafts of
-    requests with constraints, and writes masks while the target runs."""
+    """A round whose parts are recordings of their own: the host follows the drafts of requests with
+    constraints between them, or, where it rarely replaces one, and for masks, while the target
+    runs."""
 
     def __init__(self, round_: Round, record: Recorder) -> None:
         self._round = round_
@@ -138,8 +140,16 @@ class RecordedParts:
         self._decide = record(lambda: round_.decide(drafted, forward))
 
     def __call__(self) -> Tensor:
+        masks = self._round.batch.sampler.masks
         self._round.look_ahead()
-        followed = self._round.follow(self._draft())
-        self._verify()
+        drafted = self._draft()
+        if masks.replaces_drafts:
+            followed = self._round.follow(drafted)
+            self._verify()
+        else:
+            assert drafted.packed is not None, "these rounds have constraints"
+            packed = HostCopy(drafted.packed)
+            self._verify()
+            followed = masks.follow(packed.wait(), None)
         self._round.fill_masks(followed)
         return self._decide()

@@ -6,6 +6,7 @@ Shapes: B sequences with T rows each, V tokens.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ FREE = -1
 """Stands for a token that need not come."""
 PADDING = -1
 """Stands for the parent of a row that is not used."""
+CALM = 4
+"""After so many rounds without a draft to replace, no round waits for the host to find one."""
 Followed = tuple[Constraint | None, DraftRows]
 """A sequence's rows in a step, and what its answer must match."""
 
@@ -44,6 +47,7 @@ class TokenMasks:
         self._bitmask: Mirrored | None = None  # uint8 [rows, W]
         self._ahead: Tensor | None = None  # uint8 [S, W] on the host, after each answer
         self._forced: Mirrored | None = None  # int64 [S, FORCED], the tokens that must follow it
+        self._calm_rounds = 0  # since a draft was to be replaced
 
     def __bool__(self) -> bool:
         """Whether any request has a constraint."""
@@ -51,7 +55,7 @@ class TokenMasks:
 
     def begin(self, sequence: int, constraint: Constraint) -> None:
         """Begin an answer in a sequence."""
-        self._constraints[sequence] = constraint
+        self._constraints[sequence], self._calm_rounds = constraint, 0
         if self._bitmask is None:
             width, device = -(-self._vocab // (BITS * WORD)) * WORD, self._device
             self._bitmask = Mirrored((self._rows, width), ALL, torch.uint8, device)
@@ -66,16 +70,27 @@ class TokenMasks:
         """End all answers."""
         self._constraints.clear()
 
-    def follow(self, packed: Tensor, tokens: Tensor) -> list[Followed]:
+    @property
+    def replaces_drafts(self) -> bool:
+        """Whether drafts are likely to be replaced, as they were a few rounds ago."""
+        return self._calm_rounds < CALM
+
+    def follow(self, packed: Tensor, tokens: Tensor | None) -> list[Followed]:
         """Read the rows of a step that `pack_rows` packed, and put tokens that must come in the
-        place of drafts that cannot, in its `tokens` int64 [B, T] too. Returns them for `fill`."""
+        place of drafts that cannot, in its `tokens` int64 [B, T] too. Returns them for `fill`.
+
+        Without `tokens` the drafts stay as they are: the target verifies them already.
+        """
         values = packed.tolist()  # waits for the device
         steps = [(self._constraints.get(sequence), rows_of(rest)) for sequence, *rest in values]
-        changed = [c is not None and c.repair(rows) for c, rows in steps]
-        if any(changed):
-            repaired = torch.tensor([rows.tokens for _, rows in steps])
-            tokens.copy_(repaired.pin_memory() if tokens.is_cuda else repaired, non_blocking=True)
-        return steps
+        repaired = [(c, replace(rows, tokens=[*rows.tokens])) for c, rows in steps]
+        changed = [c is not None and c.repair(rows) for c, rows in repaired]
+        self._calm_rounds = 0 if any(changed) else self._calm_rounds + 1
+        if tokens is None or not any(changed):
+            return steps
+        new = torch.tensor([rows.tokens for _, rows in repaired])
+        tokens.copy_(new.pin_memory() if tokens.is_cuda else new, non_blocking=True)
+        return repaired
 
     def look_ahead(self) -> None:
         """Write what must follow all answers, and on a CPU what may, for drafters.
@@ -166,6 +181,24 @@ class Mirrored:
             self.device[:rows].copy_(self.host[:rows], non_blocking=True)
         if overlapped:
             current.wait_stream(self._stream)
+
+
+class HostCopy:
+    """A copy of a tensor on the host, which does not wait for what is launched after it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        """Launch the copy. On a CPU there is none."""
+        self._host, self._end = tensor, None
+        if tensor.is_cuda:
+            self._host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            self._host.copy_(tensor, non_blocking=True)
+            self._end = torch.cuda.current_stream(tensor.device).record_event()
+
+    def wait(self) -> Tensor:
+        """Return it when it is there."""
+        if self._end is not None:
+            self._end.synchronize()
+        return self._host
 
 
 def pack_rows(sequences: Tensor, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:

@@ -13,9 +13,11 @@ from torch import Tensor
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Request
 from eagle_aot.runtime_runner.program.executor import Part, Recorder
+from eagle_aot.runtime_runner.sampling import token_masks
 from eagle_aot.runtime_runner.sampling.constraint import ConstraintError, DraftRows
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from eagle_aot.runtime_runner.sampling.token_masks import CALM
 from support.runner.engines import Requests, request_of, rounds_over, schedule_over
 from support.runner.toy import VOCAB, SeeingDrafter, ToyTarget, next_token
 
@@ -163,13 +165,19 @@ def expected(prompt: Sequence[int]) -> list[int]:
     return answer
 
 
-@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize(("is_recorded", "calm"), [(False, CALM), (True, CALM), (True, 0)])
 @pytest.mark.parametrize("sampling", [GREEDILY, SAMPLED])
 @pytest.mark.parametrize("pattern", [(True, True, False), (False,)], ids=["likely", "hostile"])
 def test_no_draft_changes_an_answer(
-    is_recorded: bool, sampling: dict[str, Any], pattern: Sequence[bool]
+    is_recorded: bool,
+    calm: int,
+    sampling: dict[str, Any],
+    pattern: Sequence[bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a drafter that is often right, and of one that is always wrong."""
+    """Of a drafter that is often right, and of one that is always wrong; also where rounds never
+    wait for drafts to be replaced."""
+    monkeypatch.setattr(token_masks, "CALM", calm)
     prompt = [3, 1, 4, 1, 5]
     (plain,) = answers(engine_of(1), constrained(prompt, **sampling))
     assert sampling or plain == expected(prompt)
@@ -183,9 +191,12 @@ def test_no_draft_changes_an_answer(
         assert not is_recorded or graphs.recorded == 3  # the parts of one round
 
 
-@pytest.mark.parametrize("is_recorded", [False, True])
-def test_neighbours_have_their_own_masks(is_recorded: bool) -> None:
+@pytest.mark.parametrize(("is_recorded", "calm"), [(False, CALM), (True, CALM), (True, 0)])
+def test_neighbours_have_their_own_masks(
+    is_recorded: bool, calm: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Requests join and leave batches of three, with a free one among them in each order."""
+    monkeypatch.setattr(token_masks, "CALM", calm)
     prompts = [[1], [2, 2], [3, 3, 3]]
     alone = [expected(prompt) for prompt in prompts]
     (free,) = answers(engine_of(1), request_of([9, 9], 60))

@@ -25,7 +25,7 @@ from eagle_aot.runtime_runner.sampling.constraint import (
 )
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from eagle_aot.runtime_runner.sampling.token_masks import FORCED, UNLIKELY, pack_rows
+from eagle_aot.runtime_runner.sampling.token_masks import CALM, FORCED, UNLIKELY, pack_rows
 
 ROOT = Path(__file__).parents[3]
 VOCABULARY = ROOT / "targets" / "tiny" / "target" / "tokenizer.json"
@@ -309,6 +309,29 @@ def test_each_row_is_constrained_by_its_sequence_and_path() -> None:
     sampler.end(1)
     assert not sampler.is_constrained
     assert torch.equal(sampler.processed(logits, positions, sequences), logits)
+
+
+def test_drafts_that_are_verified_already_are_not_replaced() -> None:
+    """After some rounds without a draft to replace no round waits, until one would have had one."""
+    sampler = Sampler(1, "cpu", 16, VOCAB)
+    sampler.begin(0, SamplingParams(regex="a1b*"), [5], constraint=constraint_of(regex="a1b*"))
+    masks, a, b, one = sampler.masks, *map(token_of, "ab1")
+    sequences, positions = torch.tensor([0]), torch.tensor([[0, 1, 2]])
+
+    def follow(*drafts: int, is_replaced: bool) -> list[int]:
+        tokens = torch.tensor([[0, *drafts]])
+        packed = pack_rows(sequences, tokens, positions, torch.tensor([[0, 0, 1]]))
+        ((_, rows),) = masks.follow(packed, tokens if is_replaced else None)
+        assert rows.tokens == tokens[0].tolist()
+        return rows.tokens[1:]
+
+    assert follow(b, b, is_replaced=True) == [a, one]
+    for _ in range(CALM):
+        assert masks.replaces_drafts
+        assert follow(a, one, is_replaced=True) == [a, one]
+    assert not masks.replaces_drafts
+    assert follow(a, b, is_replaced=False) == [a, b]
+    assert masks.replaces_drafts
 
 
 @pytest.mark.parametrize("reduced", [False, True])
