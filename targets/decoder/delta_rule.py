@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.cond import cond
-from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.scan import scan_op
 
 
 class RuleInputs(NamedTuple):
@@ -63,16 +63,16 @@ def _of_text(tokens: RuleInputs, text: int) -> RuleInputs:
 def _all_of_a_text(state: Tensor, tokens: RuleInputs, queries: Tensor) -> States:
     """Return `state` [M, K, V] after all tokens, and what `queries` [N, M, 1, K] read."""
 
-    def combine(state: Tensor, token: tuple[Tensor, ...]) -> States:
+    def step(state: Tensor, *token: Tensor) -> States:
         state = take_in(state, RuleInputs(*token[:-1]))
         return state, torch.bmm(token[-1], state)
 
     if torch.compiler.is_compiling():
-        final, reads = scan(combine, state, (*tokens, queries))
+        final, reads = _scan(step, state, (*tokens, queries))
         return final, reads
     outputs = []
     for token in zip(*tokens, queries, strict=True):
-        state, output = combine(state, token)
+        state, output = step(state, *token)
         outputs.append(output)
     return state, torch.stack(outputs)
 
@@ -80,20 +80,19 @@ def _all_of_a_text(state: Tensor, tokens: RuleInputs, queries: Tensor) -> States
 def _some_of_a_text(state: Tensor, tokens: RuleInputs, takes: Tensor) -> Tensor:
     """Return `state` [M, K, V] after the tokens that `takes` bool [N] marks."""
 
-    def taken(state: Tensor, *token: Tensor) -> Tensor:
-        return take_in(state, RuleInputs(*token))
+    def taken(state: Tensor, *token: Tensor) -> tuple[Tensor]:
+        return (take_in(state, RuleInputs(*token)),)
 
-    def skipped(state: Tensor, *token: Tensor) -> Tensor:
-        return state.clone()
+    def skipped(state: Tensor, *token: Tensor) -> tuple[Tensor]:
+        return (state.clone(),)
 
-    def combine(state: Tensor, token: tuple[Tensor, ...]) -> tuple[Tensor, tuple[()]]:
-        return cond(token[-1], taken, skipped, (state, *token[:-1])), ()
+    def step(state: Tensor, *token: Tensor) -> tuple[Tensor]:
+        return if_else(token[-1], taken, skipped, (state, *token[:-1]))
 
     if torch.compiler.is_compiling():
-        final: Tensor = scan(combine, state, (*tokens, takes))[0]
-        return final
+        return _scan(step, state, (*tokens, takes))[0]
     for *token, is_taken in zip(*tokens, takes.tolist(), strict=True):
-        state = taken(state, *token) if is_taken else state
+        state = taken(state, *token)[0] if is_taken else state
     return state
 
 
@@ -101,19 +100,17 @@ def catch_up(states: Tensor, older: RuleInputs, takes: Tensor) -> Tensor:
     """Return `states` [B, M, K, V] after those of the `older` tokens that `takes` bool [B, N]
     marks."""
     batch = states.shape[0]
-    if is_one(batch):
+    if needs_no_loop(batch):
         texts = [
             _some_of_a_text(states[text], _of_text(older, text), takes[text])
             for text in range(batch)
         ]
         return torch.stack(texts)
 
-    def combine(turn: Tensor, text: tuple[Tensor, ...]) -> States:
-        state, *parts, takes = text
-        return turn + 1, _some_of_a_text(state, RuleInputs(*parts), takes)
+    def step(turn: Tensor, state: Tensor, *text: Tensor) -> States:
+        return turn + 1, _some_of_a_text(state, RuleInputs(*text[:-1]), text[-1])
 
-    kept: Tensor = scan(combine, _turn(states), (states, *older, takes))[1]
-    return kept
+    return _scan(step, _turn(states), (states, *older, takes))[1]
 
 
 def read_chains(states: Tensor, tokens: RuleInputs, queries: Tensor) -> Tensor:
@@ -134,12 +131,11 @@ def read_chains_in_turn(
     places = rows.view(queries.shape[:2])
     reads = states.new_zeros(most_rows, *queries.shape[2:4], states.shape[-1])
 
-    def combine(reads: Tensor, text: tuple[Tensor, ...]) -> tuple[Tensor, tuple[()]]:
-        state, places, *parts, queries = text
-        outputs = _all_of_a_text(state, RuleInputs(*parts), queries)[1]
-        return reads.index_copy(0, places, outputs), ()
+    def step(reads: Tensor, state: Tensor, places: Tensor, *text: Tensor) -> tuple[Tensor]:
+        outputs = _all_of_a_text(state, RuleInputs(*text[:-1]), text[-1])[1]
+        return (reads.index_copy(0, places, outputs),)
 
-    filled: Tensor = scan(combine, reads, (states, places, *tokens, queries))[0]
+    filled = _scan(step, reads, (states, places, *tokens, queries))[0]
     return filled.index_select(0, rows)
 
 
@@ -152,22 +148,21 @@ def read_paths(
     `tokens` ([R, N, ...]) that `takes` bool [R, N] marks; `queries` are [R, M, 1, K]. Returns
     [R, M, 1, V]. Each row begins anew, so that it depends on no other one.
     """
-
     heads = states.shape[1]
     by_head = states.flatten(0, 1)
     numbers = texts * heads + torch.arange(heads, device=texts.device)
 
-    def combine(turn: Tensor, row: tuple[Tensor, ...]) -> States:
-        query, numbers, *parts, takes = row
+    def step(turn: Tensor, query: Tensor, numbers: Tensor, *row: Tensor) -> States:
+        *parts, takes, by_head = row
         state = by_head.index_select(0, numbers)  # without a view, which a loop cannot hold
         state = _some_of_a_text(state, RuleInputs(*parts), takes)
         return turn + 1, torch.bmm(query, state)
 
     rows = queries, numbers, *tokens, takes
     if torch.compiler.is_compiling():
-        reads: Tensor = scan(combine, _turn(states), rows)[1]
-        return reads
-    return torch.stack([combine(_turn(states), row)[1] for row in zip(*rows, strict=True)])
+        return _scan(step, _turn(states), rows, by_head)[1]
+    reads = [step(_turn(states), *row, by_head)[1] for row in zip(*rows, strict=True)]
+    return torch.stack(reads)
 
 
 def _turn(like: Tensor) -> Tensor:
@@ -175,16 +170,34 @@ def _turn(like: Tensor) -> Tensor:
     return torch.zeros(1, dtype=torch.int64, device=like.device)
 
 
-def is_one(batch: int) -> bool:
+def needs_no_loop(batch: int) -> bool:
     """Whether texts are taken outside of a loop: one text, or any number without a program."""
     return isinstance(batch, int) and (batch == 1 or not torch.compiler.is_compiling())
 
 
-def either(
-    first: Tensor, one: Callable[..., Tensor], other: Callable[..., Tensor], operands: Sequence[Any]
-) -> Tensor:
-    """Call `one` with `operands` if `first` bool [] is True, else the `other`."""
+def if_else(
+    condition: Tensor, one: Callable[..., Any], other: Callable[..., Any], operands: Sequence[Any]
+) -> Any:
+    """Call `one` with `operands` if the `condition` bool [] is True, else the `other`.
+
+    In a program both return tuples of new tensors and read no tensor but the `operands`.
+    """
     if torch.compiler.is_compiling():
-        chosen: Tensor = cond(first, one, other, tuple(operands))
-        return chosen
-    return (one if first else other)(*operands)
+        return cond_op(condition, one, other, tuple(operands))
+    return (one if condition else other)(*operands)
+
+
+def _scan(
+    step: Callable[..., tuple[Tensor, ...]], first: Tensor, parts: Sequence[Tensor], *others: Tensor
+) -> tuple[Tensor, ...]:
+    """Loop over the first dimension of `parts` [N, ...] in a program.
+
+    `step` takes what changes, `first` at the beginning, then a part of each and all `others`, and
+    reads no other tensor. It returns what changes, and what is collected. Returns the last of what
+    changes, then what is collected [N, ...].
+
+    `torch.scan` and `torch.cond` compile each call by Dynamo, which takes most of the time of a
+    trace; a program has hundreds of them.
+    """
+    found: tuple[Tensor, ...] = scan_op(step, [first], [*parts], others)
+    return found

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from eagle_aot.targets.decoder.delta_rule import (
     RuleInputs,
     catch_up,
-    either,
-    is_one,
+    if_else,
+    needs_no_loop,
     read_chains,
     read_chains_in_turn,
     read_paths,
@@ -104,9 +104,9 @@ class GatedDeltaNet(SharedInput):
         if isinstance(view, RecurrentStepView):
             older = self._inputs(view.older_terms(cache, terms))
             state = catch_up(state, older, view.takes(cache))
-            chains = self._of_one_chain if is_one(view.batch) else self._of_chains
+            chains = self._of_one_chain if needs_no_loop(view.batch) else self._of_chains
             operands = state, queries, terms, cache.terms, *view.paths
-            reads = either(view.is_chain, chains, self._of_paths, operands)
+            (reads,) = if_else(view.is_chain, chains, self._of_paths, operands)
         else:
             view.store_terms(cache, terms)
             rows = self._inputs(terms.unsqueeze(0))
@@ -131,19 +131,23 @@ class GatedDeltaNet(SharedInput):
         view.keep_position(cache)
         return read
 
-    def _of_one_chain(self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor) -> Tensor:
+    def _of_one_chain(
+        self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor
+    ) -> tuple[Tensor]:
         """Return what `_of_chains` does, in a program for one text."""
         batch = states.shape[0]
         rows = self._inputs(terms.unflatten(0, (batch, -1)))
-        return read_chains(states, rows, self._shared(queries.unflatten(0, (batch, -1))))
+        return (read_chains(states, rows, self._shared(queries.unflatten(0, (batch, -1)))),)
 
-    def _of_chains(self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor) -> Tensor:
+    def _of_chains(
+        self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor
+    ) -> tuple[Tensor]:
         """Return what the `queries` [B * T, keys] of chains read of `states` and `terms`
         [B * T, W] of the rows: [B * T, heads, 1, value_dim]."""
         batch = states.shape[0]
         rows = self._inputs(terms.unflatten(0, (batch, -1)))
         read_by = self._shared(queries.unflatten(0, (batch, -1)))
-        return read_chains_in_turn(states, rows, read_by, len(queries), MAX_ROWS)
+        return (read_chains_in_turn(states, rows, read_by, len(queries), MAX_ROWS),)
 
     def _of_paths(
         self,
@@ -154,11 +158,12 @@ class GatedDeltaNet(SharedInput):
         texts: Tensor,
         slots: Tensor,
         takes: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor]:
         """Return what `_of_chains` does, of rows whose paths are in `slots` int64 [B * T * TAIL] of
         what is `stored`; `texts` and `takes` are those of `read_paths`."""
         tokens = self._inputs(stored.index_select(0, slots).unflatten(0, (-1, TAIL)))
-        return read_paths(states, texts, tokens, takes, self._shared(queries.unsqueeze(0))[0])
+        reads = read_paths(states, texts, tokens, takes, self._shared(queries.unsqueeze(0))[0])
+        return (reads,)
 
     def _inputs(self, terms: Tensor) -> RuleInputs:
         """Return `terms` [B, N, W] as states take them in."""
