@@ -119,6 +119,13 @@ class Int4Weight:
         scale, zero = self.scale[:, rows], self.zero_point[:, rows]
         return replace(self, qdata=self.qdata[rows], scale=scale, zero_point=zero)
 
+    def with_groups(self, groups: Tensor) -> "Int4Weight":
+        """Return the weight with its groups of columns in the order `groups` int64 [K / g]."""
+        qdata = self.qdata.unflatten(1, (len(groups), -1))[:, groups].flatten(1)
+        return replace(
+            self, qdata=qdata, scale=self.scale[groups], zero_point=self.zero_point[groups]
+        )
+
     def mean_steps(self) -> float:
         """Return the mean weight of a sample of rows, in steps of the grid of its last digit."""
         sample = self.with_rows(slice(None, None, max(1, len(self.qdata) // SAMPLED_ROWS)))

@@ -5,7 +5,7 @@ of an interleaved rotary embedding; they are put back into the order of Hugging 
 Source: gguf 0.19, llama.cpp `convert_hf_to_gguf.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import Struct, calcsize, unpack_from
@@ -40,11 +40,12 @@ try:
 except ImportError as error:
     raise UnsupportedError('GGUF needs its package: run pip install "eagle-aot[gguf]"') from error
 
+from eagle_aot.targets.weight_files.gguf_delta_nets import MODULES, DeltaNetLayout, other_names
 from eagle_aot.targets.weight_files.protocol import TensorStorage
 
 LLAMA = "llama"
-GEMMA4 = "gemma4"
-ARCHITECTURES = (GEMMA4, LLAMA, "qwen2", "qwen3", "qwen3moe")
+GEMMA4, QWEN3_5 = "gemma4", "qwen35"
+ARCHITECTURES = (GEMMA4, LLAMA, "qwen2", "qwen3", QWEN3_5, "qwen3moe")
 """Architectures whose conversion is known; others also shift norms or reorder rows."""
 
 TOP = ("model.embed_tokens", "model.norm", "lm_head")
@@ -64,6 +65,9 @@ OF_GEMMA4 = (
 )
 """In addition, in layers of Gemma 4 with experts. They follow `PER_LAYER`, for some of whose names
 llama.cpp has the same."""
+OTHERS_OF_LAYERS = {GEMMA4: OF_GEMMA4, QWEN3_5: MODULES}
+"""By architecture, in addition to `PER_LAYER`."""
+MTP_LAYERS = "nextn_predict_layers"
 SCALES_OF_GEMMA4 = {
     "ffn_gate_inp.scale": "router.scale",
     "ffn_down_exps.scale": "router.per_expert_scale",
@@ -74,6 +78,8 @@ WITHOUT_WEIGHT = ".layer_scalar"
 """Suffix of a name that has no `.weight` in Hugging Face checkpoints."""
 
 INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_1: read_q4_1, Type.Q4_K: read_q4_k}
+GROUP_SIZE = 32
+"""Columns that share a scale in each of them."""
 MAX_KEYS, MAX_TENSORS, MAX_DIMENSIONS = 4096, 1 << 16, 4
 MAX_ELEMENTS = 3 << 19
 """Of all arrays of a file. Gemma 4 has 1.3 million: tokens, their types and scores, and merges. The
@@ -102,8 +108,8 @@ class GgufFile:
             raise UnsupportedError(
                 f"{path}: architecture {self.architecture!r}: known are {', '.join(ARCHITECTURES)}"
             )
-        layers = self._count("block_count")
-        names = hugging_face_names(self.architecture, layers)
+        names = hugging_face_names(self.architecture, self._layers, self._count("block_count"))
+        self._delta_nets = self._delta_net_layout()
         self._tensors: dict[str, ReaderTensor] = {
             name: part
             for tensor in self._reader.tensors
@@ -132,12 +138,23 @@ class GgufFile:
         return list(self._tensors)
 
     def shape(self, name: str) -> torch.Size:
+        shape = self._stored_shape(name)
+        return shape if self._delta_nets is None else self._delta_nets.shape(name, shape)
+
+    def _stored_shape(self, name: str) -> torch.Size:
         return torch.Size(reversed(self._tensors[name].shape.tolist()))
 
     def storage(self, name: str) -> TensorStorage:
         tensor = self._tensors[name]
-        kind, is_matrix = tensor.tensor_type, len(tensor.shape) == 2
-        return TensorStorage(kind.name, int(tensor.n_bytes), is_matrix and kind in INT4_READERS)
+        is_int4 = self._int4_reader(name) is not None
+        return TensorStorage(tensor.tensor_type.name, int(tensor.n_bytes), is_int4)
+
+    def _int4_reader(self, name: str) -> Callable[[Tensor], Int4Weight] | None:
+        """Return what reads the tensor as INT4; None if it is read dense."""
+        stored = self._tensors[name]
+        nets, is_matrix = self._delta_nets, len(stored.shape) == 2
+        is_whole = nets is None or nets.keeps_groups(name, GROUP_SIZE)
+        return INT4_READERS.get(stored.tensor_type) if is_matrix and is_whole else None
 
     def tensor(self, name: str) -> Tensor:
         stored = self._tensors[name]
@@ -147,19 +164,22 @@ class GgufFile:
             dense = _copy(stored)
         else:
             dense = self._dequantised(stored)
-        dense = dense.view(self.shape(name))
-        order = self._row_order(name)
-        return dense if order is None else dense[order]
+        dense = dense.view(self._stored_shape(name))
+        rows, columns = self._row_order(name), self._column_order(name, 1)
+        dense = dense if rows is None else dense[rows]
+        dense = dense if columns is None else dense[:, columns]
+        return dense if self._delta_nets is None else self._delta_nets.values(name, dense)
 
     def int4(self, name: str) -> Int4Weight | None:
-        stored = self._tensors[name]
-        read = INT4_READERS.get(stored.tensor_type)
-        if read is None or len(stored.shape) != 2:
+        read = self._int4_reader(name)
+        if read is None:
             return None
-        weight, order = read(_copy(stored)), self._row_order(name)
+        weight = read(_copy(self._tensors[name]))
         if not torch.isfinite(weight.scale).all() or not torch.isfinite(weight.zero_point).all():
             raise CheckpointError(f"{self.path}: {name} has NaN or infinite scales")
-        return weight if order is None else weight.with_rows(order)
+        rows, groups = self._row_order(name), self._column_order(name, GROUP_SIZE)
+        weight = weight if rows is None else weight.with_rows(rows)
+        return weight if groups is None else weight.with_groups(groups)
 
     def _dequantised(self, stored: ReaderTensor) -> Tensor:
         try:
@@ -171,6 +191,9 @@ class GgufFile:
 
     def _row_order(self, name: str) -> Tensor | None:
         """Return the stored row of each Hugging Face row, int64 [N]; None if rows are in order."""
+        if self._delta_nets is not None:
+            order = self._delta_nets.row_order(name)
+            return self._complete(order, name, self._stored_shape(name)[0], "rows")
         linear = name.rpartition(".")[0]
         suffix = next((end for end in INTERLEAVED if linear.endswith(end)), None)
         if self.architecture != LLAMA or suffix is None:
@@ -180,12 +203,48 @@ class GgufFile:
             raise CheckpointError(f"{self.path}: {name}: {rows} rows of {heads} heads")
         return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
 
-    def _count(self, key: str) -> int:
+    def _column_order(self, name: str, size: int) -> Tensor | None:
+        """Return the stored group of each `size` columns, int64 [K / size]; None if in order."""
+        if self._delta_nets is None:
+            return None
+        order = self._delta_nets.column_order(name, size)
+        return self._complete(order, name, self._stored_shape(name)[-1] // size, "groups")
+
+    def _complete(self, order: Tensor | None, name: str, count: int, what: str) -> Tensor | None:
+        """Return an order int64 [count]. Raises CheckpointError if it has another length, which
+        follows from metadata."""
+        if order is not None and len(order) != count:
+            raise CheckpointError(
+                f"{self.path}: {name}: {count} {what}, and {len(order)} by the metadata"
+            )
+        return order
+
+    @property
+    def _layers(self) -> int:
+        """The number of decoder layers, which come before MTP layers."""
+        has_mtp = self.field(f"{self.architecture}.{MTP_LAYERS}")
+        return self._count("block_count") - (self._count(MTP_LAYERS) if has_mtp else 0)
+
+    def _delta_net_layout(self) -> DeltaNetLayout | None:
+        """Return how delta nets are stored; None for an architecture without them."""
+        if self.architecture != QWEN3_5:
+            return None
+        heads, key_heads = self._count("ssm.time_step_rank"), self._count("ssm.group_count")
+        if heads % key_heads:
+            raise CheckpointError(f"{self.path}: {heads} value heads, {key_heads} key heads")
+        return DeltaNetLayout(
+            key_heads=key_heads,
+            heads=heads,
+            key_dim=self._count("ssm.state_size"),
+            value_dim=self._count("ssm.inner_size", MAX_ELEMENTS) // heads,
+        )
+
+    def _count(self, key: str, most: int = MAX_LAYERS) -> int:
         name = f"{self.architecture}.{key}"
         value = self.field(name)
-        if type(value) is not int or not 1 <= value <= MAX_LAYERS:
+        if type(value) is not int or not 1 <= value <= most:
             raise CheckpointError(
-                f"{self.path}: {name} is {value!r}, expected an integer of 1 to {MAX_LAYERS}"
+                f"{self.path}: {name} is {value!r}, expected an integer of 1 to {most}"
             )
         return value
 
@@ -310,21 +369,25 @@ def _copy(stored: ReaderTensor) -> Tensor:
     return torch.from_numpy(np.array(stored.data))
 
 
-def hugging_face_names(architecture: str, num_layers: int) -> dict[str, str]:
-    """Map GGUF's tensor names to those of Hugging Face, for one of `ARCHITECTURES`."""
-    names = get_tensor_name_map(_arch(architecture), num_layers)
-    modules = [*TOP]
-    of_layers = (*PER_LAYER, *OF_GEMMA4) if architecture == GEMMA4 else PER_LAYER
-    modules += [f"model.layers.{i}.{module}" for i in range(num_layers) for module in of_layers]
-    gguf_names = {module: names.get_name(module) for module in modules}
-    scales = {
+def hugging_face_names(architecture: str, layers: int, blocks: int) -> dict[str, str]:
+    """Map GGUF's tensor names to those of Hugging Face, for one of `ARCHITECTURES`. Of all `blocks`
+    those after the `layers` are MTP layers."""
+    names = get_tensor_name_map(_arch(architecture), blocks)
+    of_layers = (*PER_LAYER, *OTHERS_OF_LAYERS.get(architecture, ()))
+    modules = dict(zip(TOP, TOP, strict=True))
+    for block in range(blocks):
+        name = f"model.layers.{block}" if block < layers else f"mtp.layers.{block - layers}"
+        modules |= {f"model.layers.{block}.{module}": f"{name}.{module}" for module in of_layers}
+    gguf_names = {name: names.get_name(module) for module, name in modules.items()}
+    others = {
         f"blk.{i}.{stored}": f"model.layers.{i}.{scale}"
-        for i in range(num_layers if architecture == GEMMA4 else 0)
+        for i in range(layers if architecture == GEMMA4 else 0)
         for stored, scale in SCALES_OF_GEMMA4.items()
     }
-    return scales | {
-        f"{gguf_name}{suffix}": module if module.endswith(WITHOUT_WEIGHT) else f"{module}{suffix}"
-        for module, gguf_name in gguf_names.items()
+    others |= dict(other_names(layers)) if architecture == QWEN3_5 else {}
+    return others | {
+        f"{gguf_name}{suffix}": name if name.endswith(WITHOUT_WEIGHT) else f"{name}{suffix}"
+        for name, gguf_name in gguf_names.items()
         for suffix in (".weight", ".bias")
         if gguf_name is not None
     }
