@@ -11,7 +11,7 @@ from msgspec import structs
 from torch import Tensor
 
 from eagle_aot.artifact import COPY_STATES, PREFILL, Manifest
-from eagle_aot.common.errors import ArtifactError
+from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.lab.training.tiny.corpus import first_stories
@@ -162,6 +162,19 @@ def test_an_artifact_without_kept_states_is_refused(hybrid_runner: Runner, tmp_p
     structs.replace(manifest, methods=older).write(tmp_path / "older")
     with pytest.raises(ArtifactError, match="its states follow no trees: export it again"):
         load_artifact(tmp_path / "older")
+
+
+@pytest.mark.parametrize("left", [1, 2, 17])
+def test_a_text_ends_where_the_context_does(hybrid_runner: Runner, left: int) -> None:
+    """Also after the longest prompt, for which one token is left."""
+    context = hybrid_runner.constants.max_seq_len
+    ids = prompt(hybrid_runner, context - left)
+    plain = hybrid_runner.generate(ids, NEW, speculate=False)
+    assert (len(plain.token_ids), plain.finish_reason) == (left, "context")
+    for shape in SHAPES:
+        assert hybrid_runner.generate(ids, NEW, **shape).token_ids == plain.token_ids
+    with pytest.raises(SettingError, match=f"{context}"):
+        hybrid_runner.generate(prompt(hybrid_runner, context), NEW)
 
 
 def test_a_cancelled_neighbour_changes_no_token(hybrid_runner: Runner) -> None:

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from torch import nn
 
+from eagle_aot.artifact.methods import KEPT_STATES
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export import ExportSpec, plan
 from eagle_aot.export.cli import main
 from eagle_aot.export.plan import ExportPlan, check_machine, plan_export, running_line
-from eagle_aot.targets import TARGETS
+from eagle_aot.targets import TARGETS, load_target
+from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 from eagle_aot.targets.recorded import RECORDED_EXPORTS
+from support.random_pair import qwen3_5
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TINY: dict[str, Any] = {"target_model": "gemma4-tiny", "backend": "xnnpack"}
@@ -133,6 +138,23 @@ def test_the_longest_context_that_fits_is_suggested(monkeypatch: pytest.MonkeyPa
     fits, longer = (planned(**TINY, max_seq_len=n) for n in (length, length + 512))
     assert fits.weight_bytes + fits.cache_bytes <= free < longer.weight_bytes + longer.cache_bytes
     assert running_line(fits) == ""
+
+
+def test_recurrent_states_are_planned_as_they_are_allocated(tmp_path: Path) -> None:
+    """Of all sequences, those that are kept included; more context is more rows of keys alone."""
+    qwen3_5().save_pretrained(tmp_path)
+    options: dict[str, Any] = {"target_model": str(tmp_path), "backend": "xnnpack"}
+    sizes = []
+    for length in (512, 1024):
+        target = load_target(tmp_path, length, max_batch_size=3)
+        assert isinstance(target, nn.Module)
+        caches = [m for m in target.modules() if isinstance(m, KVCache | RecurrentCache)]
+        allocated = sum(buffer.nbytes for cache in caches for buffer in cache.buffers())
+        made = planned(**options, max_seq_len=length, max_batch_size=3)
+        assert made.drafter == "ngram" and made.cache_bytes == allocated
+        sizes.append(made.cache_bytes - length * made.cache_bytes_per_token)
+    states = 2 * 3 * (1 + KEPT_STATES) * 4 * 16 * 32 * 4  # two layers of four states, in float32
+    assert sizes[0] == sizes[1] > states
 
 
 def test_check_reports_the_plan_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -103,6 +103,21 @@ def test_new_tokens_are_those_of_transformers() -> None:
     assert relative_error(found, CASE["expected.new_logits"]) < TOLERANCE
 
 
+@torch.no_grad()
+def test_other_numbers_of_heads_and_layers_match_transformers(tmp_path: Path) -> None:
+    """In a prompt and token by token; every second layer attends, and heads share keys in pairs."""
+    torch.manual_seed(1)
+    heads = {"linear_num_value_heads": 6, "linear_num_key_heads": 3}
+    model = qwen3_5(num_hidden_layers=5, layer_types=None, full_attention_interval=2, **heads)
+    assert model.config.layer_types[1] == model.config.layer_types[3] == "full_attention"
+    model.save_pretrained(tmp_path)
+    wanted = model(torch.tensor([TEXT[:60]])).logits[0]
+    prompt = run(load(directory=tmp_path), TEXT[:60], 0)
+    target = load(directory=tmp_path)
+    stepped = torch.cat([run(target, [token], n) for n, token in enumerate(TEXT[:60])])
+    assert relative_error(prompt, wanted) < TIGHT and relative_error(stepped, wanted) < TIGHT
+
+
 @pytest.mark.parametrize("context", [0, 1, 3, 17, 64, 65, 70, 130])
 @pytest.mark.parametrize("accepted", [0, 1, 3, MAX_CHAIN_LEN])
 def test_a_rejected_chain_leaves_no_trace(context: int, accepted: int, expected: Tensor) -> None:
