@@ -7,7 +7,6 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.artifact.methods import KEPT_STATES
-from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
@@ -33,20 +32,13 @@ class ToyStates(ToyTarget):
         self.kept: dict[tuple[int, int], list[int]] = {}
         self.rows = 0
 
-    def run_prompt(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        embeds: InputEmbeds | None = None,
-    ) -> Forward:
+    def before_chunk(self, sequence: int, chunk: Chunk) -> None:
         self.rows += len(chunk)
-        self._take(int(sequence), chunk.start)
-        found = super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
+        self._take(sequence, chunk.start)
+
+    def after_chunk(self, sequence: int, chunk: Chunk) -> None:
         if not chunk.few_rows:
-            self._take(int(sequence), chunk.stop)
-        return found
+            self._take(sequence, chunk.stop)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         found = super().verify(step, moves)

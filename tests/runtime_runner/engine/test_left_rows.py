@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import StepRows
@@ -64,18 +63,11 @@ class RingTarget(ToyTarget):
         super().__init__(SEED, MAX_ROWS, 9, sequences)
         self.slots = [Ring() for _ in range(sequences)]
 
-    def run_prompt(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        embeds: InputEmbeds | None = None,
-    ) -> Forward:
-        self._fail_if_due([int(sequence)])
-        result = super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
-        self.ring(int(sequence)).check(range(max(0, chunk.start - WINDOW + 1), chunk.stop))
-        return result
+    def before_chunk(self, sequence: int, chunk: Chunk) -> None:
+        self._fail_if_due([sequence])
+
+    def after_chunk(self, sequence: int, chunk: Chunk) -> None:
+        self.ring(sequence).check(range(max(0, chunk.start - WINDOW + 1), chunk.stop))
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         self._fail_if_due(step.sequences.tolist())

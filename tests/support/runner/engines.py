@@ -11,7 +11,6 @@ from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
-from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.round import Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, AUTO_TREES, PLAIN, ChainLen, Shape
@@ -45,18 +44,10 @@ class ObservedTarget(ToyTarget):
         self.can_copy_rows = copies
         self.rows, self.windows, self.copied = 0, 0, list[tuple[int, int, int]]()
 
-    def run_prompt(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        embeds: InputEmbeds | None = None,
-    ) -> Forward:
+    def before_chunk(self, sequence: int, chunk: Chunk) -> None:
         if chunk.start == self.chunk_fails_at:
             raise self.error
         self.rows += len(chunk)
-        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         is_window = step.tokens.shape[1] > TAIL

@@ -75,13 +75,21 @@ class ToyTarget:
         embeds: InputEmbeds | None = None,
     ) -> Forward:
         assert input_pos.tolist() == list(range(chunk.start, chunk.stop))
+        self.before_chunk(int(sequence), chunk)
         slots = self.slots[int(sequence)]
         self.forwards += 1
         slots.update(zip(input_pos.tolist(), tokens[0].tolist(), strict=True))
         ends = range(chunk.start + 1, chunk.stop + 1)
         following = [next_token([slots[p] for p in range(end)], self.seed) for end in ends]
         returned = following if chunk.few_rows else following[-1:]
+        self.after_chunk(int(sequence), chunk)
         return forward([returned], [[end - 1 for end in ends]])
+
+    def before_chunk(self, sequence: int, chunk: Chunk) -> None:
+        """Called before a prompt's chunk runs; subclasses count, check or fail here."""
+
+    def after_chunk(self, sequence: int, chunk: Chunk) -> None:
+        """Called after a prompt's chunk has run."""
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         self.forwards += 1
