@@ -53,12 +53,6 @@ UNITS = 1 << 20
 """How many units a probability of 1 has in what a round returns, which is int64."""
 
 
-LEAST_SURVIVAL = 0.1
-"""The least probability to be accepted with which a text that runs alone verifies a draft. A row
-pays if it takes a smaller share of the time between two tokens. It is a choice for CPUs, where a
-row takes some percent of a plain round: no trained head was measured with it."""
-
-
 @runtime_checkable
 class StatelessDrafter(Protocol):
     """A drafter without caches of its own: it need not have seen the rows of a reused prefix."""
@@ -70,9 +64,11 @@ class StatelessDrafter(Protocol):
 @runtime_checkable
 class ConfidentDrafter(Protocol):
     """A drafter whose chains have a `Draft.survival`, of at most `confident_drafts` drafts; 0 if
-    its head has no confidence. Texts share rows in at most `max_lines` lines."""
+    its head has no confidence. A text that runs alone verifies those that are accepted with a
+    probability of at least `least_survival`. Texts share rows in at most `max_lines` lines."""
 
     confident_drafts: int
+    least_survival: float
     max_lines: int
 
 
@@ -165,7 +161,7 @@ class Round:
         return self._cuts and not (sampler.is_constrained or sampler.wants_logprobs)
 
     def step(self) -> Tensor:
-        """Run the round with one target forward. Returns int64 [B, N]; see `_pack`."""
+        """Run the round with one target forward. Returns int64 [B, N]; see `_widths`."""
         self.look_ahead()
         drafted = self.draft()
         followed = self.follow(drafted)
@@ -232,7 +228,10 @@ class Round:
         draft = self.drafter.propose(self.batch, shape)
         assert (draft.parents is None) == self.shape.is_chain, "the draft has another shape"
         draft = self._replace_suppressed(draft)
-        return draft.confident(LEAST_SURVIVAL) if self.cuts else draft
+        if not self.cuts:
+            return draft
+        assert isinstance(self.drafter, ConfidentDrafter)
+        return draft.confident(self.drafter.least_survival)
 
     def _replace_suppressed(self, draft: Draft) -> Draft:
         """Replace draft tokens that the target never chooses, such as image placeholders."""
@@ -272,48 +271,47 @@ class Round:
             )
         ]
 
-    def _pack(self, drafted: Drafted, accepted: Accepted, logprobs: Sequence[Tensor]) -> Tensor:
-        """Return the round's results as one tensor int64 [B, N], for `outcomes`.
+    @property
+    def _widths(self) -> list[int]:
+        """The columns of the round's results, with at most P rows a path: `count`, for trees,
+        shared rows and cut rounds the number of drafts, `tokens` [P], for trees `ranks` [P] and
+        `offered_ranks` [P], for shared rows the survival of the drafts."""
+        lines, path, is_tree = self.lines, self.shape.depth + 1, not self.shape.is_chain
+        if lines is not None:
+            return [1, 1, lines.rows_of_a_text, 0, 0, lines.depth]
+        return [1, int(is_tree or self.cuts), path, path * is_tree, path * is_tree, 0]
 
-        Its columns, with at most P rows a path: `count`, for trees, shared rows and cut rounds the
-        number of drafts, `tokens` [P], for trees `ranks` [P] and `offered_ranks` [P], for shared
-        rows the survival of the drafts, in units of 1 / `UNITS`, and packed log probabilities, if
-        any.
-        """
-        columns = [accepted.count.unsqueeze(1), accepted.tokens]
-        verified = (drafted.rows.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
+    def _pack(self, drafted: Drafted, accepted: Accepted, logprobs: Sequence[Tensor]) -> Tensor:
+        """Return the round's results as one tensor int64 [B, N], for `outcomes`: the columns of
+        `_widths`, survival in units of 1 / `UNITS`, then packed log probabilities, if any."""
+        _, counts_drafts, path, *_ = self._widths
+        columns, tokens = [accepted.count.unsqueeze(1)], accepted.tokens
+        if counts_drafts:
+            columns.append((drafted.rows.positions[:, 1:] >= 0).sum(dim=1, keepdim=True))
+        columns.append(pad(tokens, (0, path - tokens.shape[1])) if self.cuts else tokens)
         if accepted.ranks is not None and accepted.offered_ranks is not None:
-            columns[1:] = verified, accepted.tokens, accepted.ranks, accepted.offered_ranks
-        elif drafted.survival is not None:
-            columns[1:] = verified, accepted.tokens, (drafted.survival * UNITS).long()
-        elif self.cuts:
-            unused = self.shape.depth + 1 - accepted.tokens.shape[1]
-            columns[1:] = verified, pad(accepted.tokens, (0, unused))
+            columns += accepted.ranks, accepted.offered_ranks
+        if drafted.survival is not None:
+            columns.append((drafted.survival * UNITS).long())
         return torch.cat((*columns, *logprobs), dim=1)
 
     def outcomes(self, packed: Tensor) -> list[Outcome]:
         """Read the sequences' outcomes from what `run` returned, int64 [B, N], in one copy."""
-        lines, path = self.lines, self.shape.depth + 1
-        width = 1 + self.cuts + path if self.shape.is_chain else 2 + 3 * path
-        if lines is not None:
-            path = lines.rows_of_a_text
-            width = 2 + path + lines.depth
-        columns, logprobs = packed.cpu().tensor_split([width], dim=1)
-        if lines is not None:
-            outcomes = [
-                Outcome(n, values[:path], drafted, survival=[x / UNITS for x in values[path:]])
-                for n, drafted, *values in columns.tolist()
-            ]
-        elif self.cuts:
-            outcomes = [Outcome(n, tokens, drafted) for n, drafted, *tokens in columns.tolist()]
-        elif self.shape.is_chain:
-            outcomes = [Outcome(count, tokens) for count, *tokens in columns.tolist()]
-        else:
-            outcomes = [
-                Outcome(count, values[:path], drafted, values[path : 2 * path], values[2 * path :])
-                for count, drafted, *values in columns.tolist()
-            ]
+        widths = self._widths
+        *columns, logprobs = packed.cpu().split([*widths, packed.shape[1] - sum(widths)], dim=1)
+        by_sequence = zip(*(column.tolist() for column in columns), strict=True)
+        outcomes = [
+            Outcome(
+                count,
+                tokens,
+                drafted[0] if drafted else None,
+                ranks,
+                offered_ranks,
+                survival=[units / UNITS for units in survival],
+            )
+            for (count,), drafted, tokens, ranks, offered_ranks, survival in by_sequence
+        ]
         if not logprobs.shape[1]:
             return outcomes
-        by_sequence = zip(outcomes, unpack_logprobs(logprobs, path), strict=True)
-        return [outcome._replace(logprobs=of_path) for outcome, of_path in by_sequence]
+        of_paths = zip(outcomes, unpack_logprobs(logprobs, widths[2]), strict=True)
+        return [outcome._replace(logprobs=of_path) for outcome, of_path in of_paths]

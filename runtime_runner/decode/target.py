@@ -124,8 +124,6 @@ class TargetMethods:
         self.tail_length = constants.tail
         self.max_rows = constants.tail if has_states else constants.max_rows
         self.can_copy_rows, self.has_states = can_copy_rows, has_states
-        self.can_share_rows = not has_states
-        """Whether the rows of a sequence may be in several lines of a step."""
         self._embedder = None if images is None else ImageEmbedder(executor, images)
         self.suppressed_ids: Tensor | None = None
         if images is not None:

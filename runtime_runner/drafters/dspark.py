@@ -28,6 +28,11 @@ from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likel
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
+LEAST_SURVIVAL = 0.1
+"""The least probability to be accepted with which a text that runs alone verifies a draft. A row
+pays if it takes a smaller share of the time between two tokens. It is a choice for CPUs, where a
+row takes some percent of a plain round: no trained head was measured with it."""
+
 
 class DSparkDrafter(DFlashDrafter):
     """Drafts a block at a time, as `DFlashDrafter` does, each token after the one before it.
@@ -55,7 +60,7 @@ class DSparkDrafter(DFlashDrafter):
         super().__init__(executor, constants, target_ids, block_size)
         self.first_draft = first_draft
         self.confident_drafts = block_size - first_draft if is_confident else 0
-        self.max_lines = max_lines
+        self.least_survival, self.max_lines = LEAST_SURVIVAL, max_lines
 
     @classmethod
     def open(

@@ -9,7 +9,6 @@ from eagle_aot.runtime_runner.adaptive.costs import CostTable, measure
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.prefill import Prefill
-from eagle_aot.runtime_runner.decode.round import ConfidentDrafter
 from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape, auto_shapes
 from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.engine.rounds import Rounds
@@ -37,10 +36,7 @@ class DrafterSession:
         self.drafter, self.target, self.constants = drafter, target, constants
         self._batch = batch
         record = executor.repeat if executor.records else None
-        max_lines = 0
-        if target.can_share_rows and isinstance(drafter, ConfidentDrafter):
-            max_lines = drafter.max_lines
-        self.rounds = Rounds(target, drafter, batch, constants.max_rows, record, max_lines)
+        self.rounds = Rounds(target, drafter, batch, constants.max_rows, record)
         self.chooser = Chooser(CostTable())
         self._adaptive: AdaptiveSchedule | None = None
 

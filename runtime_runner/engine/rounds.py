@@ -27,15 +27,17 @@ class Rounds:
         batch: BatchState,
         max_rows: int,
         record: Recorder | None,
-        max_lines: int = 0,
     ) -> None:
         """`record` makes a round cheap to repeat; without it rounds are not recorded.
 
-        A round has at most `max_rows` rows. Where the drafter has confidence, requests share them
-        in at most `max_lines` lines; 0 if each has rows of its own.
+        A round has at most `max_rows` rows. Where the drafter has confidence, requests share them;
+        not with recurrent states, which take in the rows of one line.
         """
         self.target, self.drafter, self.batch = target, drafter, batch
-        self._max_rows, self._record, self._max_lines = max_rows, record, max_lines
+        self._max_rows, self._record = max_rows, record
+        self._max_lines = 0
+        if isinstance(drafter, ConfidentDrafter) and not target.has_states:
+            self._max_lines = drafter.max_lines
         self._rounds: dict[tuple[int, Shape, bool, Lines | None], Round] = {}
         self.recordings = 0
         """The number of recordings made so far."""

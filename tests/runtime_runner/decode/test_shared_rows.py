@@ -191,10 +191,17 @@ def test_survival_is_that_of_the_reference_implementation() -> None:
 def test_rows_are_shared_where_chains_do_not_fit_and_where_they_are_chosen() -> None:
     """And a warm-up makes the rounds that requests need."""
     executor = EagerExecutor(dspark_pair(sequences=8)[0], chain_len=7)
-    drafter = DSparkDrafter(executor, executor.artifact, None, 7, 0, is_confident=True)
+    constants = executor.artifact
     batch = BatchState(range(8), TAIL, "cpu")
-    target = TargetMethods(executor, executor.artifact)
-    rounds = Rounds(target, drafter, batch, 24, None, max_lines=8)
+    target = TargetMethods(executor, constants)
+
+    def rounds_of(target: TargetMethods, lines: int, is_confident: bool = True) -> Rounds:
+        drafter = DSparkDrafter(
+            *(executor, constants, None, 7, 0), is_confident=is_confident, max_lines=lines
+        )
+        return Rounds(target, drafter, batch, 24, None)
+
+    rounds = rounds_of(target, 8)
     three, seven, shared = Shape.chain(3), Shape.chain(7), Lines(8, 3, 7)
     assert rounds.get_round(6, seven).lines == shared
     assert rounds.get_round(6, three).lines is None, "the requests asked for no more"
@@ -202,9 +209,9 @@ def test_rows_are_shared_where_chains_do_not_fit_and_where_they_are_chosen() -> 
     assert rounds.get_round(8, seven).lines is None, "no line is left"
     assert rounds.get_round(1, three, observed=True).lines is None
     assert rounds.get_round(6, Shape(3, 2, 6)).lines is None
-    assert Rounds(target, drafter, batch, 24, None).get_round(6, seven).lines is None
-    unsure = DSparkDrafter(executor, executor.artifact, None, 7, 0)
-    assert Rounds(target, unsure, batch, 24, None, max_lines=8).get_round(6, seven).lines is None
+    with_states = TargetMethods(executor, constants, has_states=True)
+    for others in (rounds_of(target, 0), rounds_of(target, 8, False), rounds_of(with_states, 8)):
+        assert others.get_round(6, seven).lines is None
     made = {id(rounds.get_round(6, seven)), id(rounds.get_round(6, three, observed=True))}
     warm_up(rounds, 6, [seven])
     warm_up(rounds, 6, [PLAIN, three], observed=True)
@@ -221,7 +228,7 @@ def test_a_text_alone_verifies_the_drafts_that_are_likely(
     sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its text is that of plain rounds, and each step has a row for each draft of some survival."""
-    monkeypatch.setattr("eagle_aot.runtime_runner.decode.round.LEAST_SURVIVAL", 0.3)
+    monkeypatch.setattr("eagle_aot.runtime_runner.drafters.dspark.LEAST_SURVIVAL", 0.3)
     _, numbers = golden_case(f"dspark/{DEEPSPEC}")
     prompt, found = numbers["input.tokens"].tolist(), []
     for shape in (PLAIN, Shape.chain(7)):
