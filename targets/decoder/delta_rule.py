@@ -183,7 +183,9 @@ def if_else(
     In a program both return tuples of new tensors and read no tensor but the `operands`.
     """
     if torch.compiler.is_compiling():
-        return cond_op(condition, one, other, tuple(operands))
+        # as functions: a method's own object would count as an operand
+        both = (lambda *values: one(*values)), (lambda *values: other(*values))
+        return cond_op(condition, *both, tuple(operands))
     return (one if condition else other)(*operands)
 
 

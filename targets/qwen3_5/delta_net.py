@@ -147,7 +147,7 @@ class GatedDeltaNet(SharedInput):
         batch = states.shape[0]
         rows = self._inputs(terms.unflatten(0, (batch, -1)))
         read_by = self._shared(queries.unflatten(0, (batch, -1)))
-        return (read_chains_in_turn(states, rows, read_by, len(queries), MAX_ROWS),)
+        return (read_chains_in_turn(states, rows, read_by, queries.shape[0], MAX_ROWS),)
 
     def _of_paths(
         self,

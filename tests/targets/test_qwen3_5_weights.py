@@ -219,7 +219,7 @@ def test_the_mtp_layer_of_a_gguf_is_that_of_the_checkpoint(
 
 @pytest.mark.parametrize(("sizes", "line"), [
     ({"group_count": 3}, "4 value heads, 3 key heads"),
-    ({"rank": 8}, "in_proj_a.weight: 4 rows, and 8 by the metadata"),
+    ({"rank": 8}, "A_log: 4 rows, and 8 by the metadata"),
     ({"inner": 64}, "rows, and .* by the metadata"),
     ({"inner": 0}, "qwen35.ssm.inner_size is 0, expected an integer"),
 ])  # fmt: skip
