@@ -11,7 +11,7 @@ from msgspec import structs
 from torch import Tensor
 
 from eagle_aot.artifact import COPY_STATES, PREFILL, Manifest
-from eagle_aot.common.errors import ArtifactError, SettingError
+from eagle_aot.common.errors import ArtifactError, ContextLengthError
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.lab.training.tiny.corpus import first_stories
@@ -173,7 +173,7 @@ def test_a_text_ends_where_the_context_does(hybrid_runner: Runner, left: int) ->
     assert (len(plain.token_ids), plain.finish_reason) == (left, "context")
     for shape in SHAPES:
         assert hybrid_runner.generate(ids, NEW, **shape).token_ids == plain.token_ids
-    with pytest.raises(SettingError, match=f"{context}"):
+    with pytest.raises(ContextLengthError, match=f"the context {context}"):
         hybrid_runner.generate(prompt(hybrid_runner, context), NEW)
 
 
