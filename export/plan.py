@@ -214,7 +214,7 @@ def _drafter(spec: ExportSpec) -> Any:
     if spec.target_dir is not None:
         return own_drafter(spec.target_dir)
     assert line is not None
-    return next(iter(line.heads), MTP if line.has_mtp else NGRAM)
+    return MTP if line.has_mtp else next(iter(line.heads), NGRAM)
 
 
 def _is_dense(resolved: ExportSpec, spec: ExportSpec, line: TargetSpec | None) -> bool:

@@ -27,7 +27,8 @@ from eagle_aot.targets.checkpoint_path import CONFIG, QUOTED_NAMES, VISION_GGUF
 @dataclass(frozen=True, slots=True)
 class PublicPair:
     """The repository of a target, INT4 where its publisher has one, and those of the heads that
-    were published for it, by kind; the first one is the default."""
+    were published for it, by kind; the first one is the default, unless the target's own checkpoint
+    has an MTP layer."""
 
     target: str
     heads: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +59,24 @@ PUBLIC_PAIRS = {
             GEMMA4_ASSISTANT: "google/gemma-4-26B-A4B-it-assistant",
         },
     ),
-    "qwen3-30b-a3b": PublicPair("Qwen/Qwen3-30B-A3B", {EAGLE3: "AngelSlim/Qwen3-a3B_eagle3"}),
+    "qwen3-30b-a3b": PublicPair(
+        "Qwen/Qwen3-30B-A3B",
+        {
+            EAGLE3: "AngelSlim/Qwen3-a3B_eagle3",
+            DFLASH: "RedHatAI/Qwen3-30B-A3B-speculator.dflash",
+        },
+    ),
+    "qwen3.5-4b": PublicPair("Qwen/Qwen3.5-4B", {DFLASH: "z-lab/Qwen3.5-4B-DFlash"}),
+    "qwen3.5-9b": PublicPair("Qwen/Qwen3.5-9B", {DFLASH: "z-lab/Qwen3.5-9B-DFlash"}),
+    "qwen3.5-27b": PublicPair("Qwen/Qwen3.5-27B", {DFLASH: "z-lab/Qwen3.5-27B-DFlash"}),
+    "qwen3.6-27b": PublicPair("Qwen/Qwen3.6-27B", {DFLASH: "z-lab/Qwen3.6-27B-DFlash"}),
+    "qwen3.8-27b": PublicPair(
+        "Qwen/Qwen3.8-27B",
+        {
+            DFLASH2: "z-lab/Qwen3.8-27B-DFlash2",
+            DSPARK: "RedHatAI/Qwen3.8-27B-speculator.dspark",
+        },
+    ),
     "qwen3-1.7b": PublicPair("Qwen/Qwen3-1.7B", {EAGLE3: "AngelSlim/Qwen3-1.7B_eagle3"}),
     "qwen3-4b": PublicPair(
         "Qwen/Qwen3-4B-AWQ",

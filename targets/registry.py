@@ -38,7 +38,8 @@ class TargetSpec:
     or only the first few; it is None if only a checkpoint has the geometry. `target_dir` and
     `draft_dir` are checkpoints that ship with the package. `repository` has the target and `heads`
     those published for it, by kind, the default one first; both are on the Hugging Face Hub.
-    `is_int4` says whether the repository's linears are INT4, `has_mtp` whether it has an MTP layer.
+    `is_int4` says whether the repository's linears are INT4, `has_mtp` whether it has an MTP layer,
+    which is the default drafter then.
     """
 
     name: str
@@ -184,7 +185,7 @@ def _target_spec(family: Family, published: Published) -> TargetSpec:
     if published.head is not None:
         heads = "its head ships with the package"
     elif family.has_mtp:
-        heads = heads or "its own MTP layer"
+        heads = ", ".join(filter(None, ("its own MTP layer", heads)))
     return TargetSpec(
         name=published.name,
         summary=f"{pair.target}; {heads or 'no public head: ngram will draft'}",

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
+from eagle_aot.artifact import MTP
 from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import HubError, SettingError
 from eagle_aot.common.hub import (
@@ -171,12 +172,16 @@ def _head(spec: ExportSpec, target: Repository | None) -> tuple[ExportSpec, Repo
 
 def _published_head(line: TargetSpec, drafter: str) -> Repository | None:
     """Return the repository of the registered head of a kind, of the default kind for "auto"; None
-    if nothing is registered. Raises SettingError for a kind that was not published."""
+    if nothing is registered, or if the head is an MTP layer in the target's own. Raises
+    SettingError for a kind that was not published."""
+    if line.has_mtp and drafter in (AUTO, MTP):
+        return None
     if drafter == AUTO:
         return next(map(Repository, line.heads.values()), None)
     if line.heads and drafter not in line.heads:
+        known = ", ".join([MTP] * line.has_mtp + [*line.heads])
         raise SettingError(
             f"--drafter {drafter}: no public head of this kind is known for {line.name} (known: "
-            f"{', '.join(line.heads)}): name one with --draft-model"
+            f"{known}): name one with --draft-model"
         )
     return Repository(line.heads[drafter]) if line.heads else None

@@ -6,6 +6,8 @@ from eagle_aot.targets.qwen3_5.model import HybridDecoder, load_qwen3_5
 
 __all__ = ["QWEN3_5"]
 
+LARGEST = published_config(hidden=5120, inner=17408, layers=64, heads=24, states=48)
+
 QWEN3_5 = Family(
     model_types=MODEL_TYPES,
     load=load_qwen3_5,
@@ -23,10 +25,9 @@ QWEN3_5 = Family(
             "Qwen/Qwen3.5-9B",
             published_config(hidden=4096, inner=12288, layers=32, heads=16, states=32),
         ),
-        Published(
-            "qwen3.5-27b",
-            "Qwen/Qwen3.5-27B",
-            published_config(hidden=5120, inner=17408, layers=64, heads=24, states=48),
+        *(
+            Published(f"qwen{version}-27b", f"Qwen/Qwen{version}-27B", LARGEST)
+            for version in ("3.5", "3.6", "3.8")
         ),
     ),
 )

@@ -65,6 +65,19 @@ def named(path: Path | None) -> str | None:
     return None if found is None else found.id
 
 
+@pytest.mark.parametrize(("drafter", "head"), [
+    ("auto", None), ("mtp", None), ("dflash2", "z-lab/Qwen3.8-27B-DFlash2"),
+    ("dspark", "RedHatAI/Qwen3.8-27B-speculator.dspark"),
+])  # fmt: skip
+def test_the_layer_of_a_targets_own_checkpoint_comes_before_published_heads(
+    drafter: str, head: str | None
+) -> None:
+    found = locate._published_head(TARGETS["qwen3.8-27b"], drafter)
+    assert found == (None if head is None else Repository(head))
+    with pytest.raises(SettingError, match=r"--drafter eagle3: no .* mtp, dflash2, dspark"):
+        locate._published_head(TARGETS["qwen3.8-27b"], "eagle3")
+
+
 @pytest.mark.parametrize("name", [n for n in TARGETS if TARGETS[n].repository in LISTINGS])
 def test_public_pairs_resolve_against_the_files_of_their_repositories(name: str) -> None:
     line = TARGETS[name]
