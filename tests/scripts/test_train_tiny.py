@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.targets import load_target
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_tiny.py"
 SIZES = ["--stories", "300", "--target-batch-tokens", "512", "--head-batch-tokens", "512"]
 
@@ -32,7 +34,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.slow
 def test_the_written_target_is_what_transformers_reads(trained: Path) -> None:
     tokens = torch.tensor([[2, 30, 40, 50, 60]])
     target = load_target(trained / "target", 64)

@@ -67,6 +67,7 @@ def test_dflash_head_stores_features_and_drafts_a_block() -> None:
     assert SPLITK not in operators(context)
 
 
+@pytest.mark.slow
 def test_dflash2_head_scores_candidates_without_caches() -> None:
     programs = traced("dflash2")
     assert list(programs) == [

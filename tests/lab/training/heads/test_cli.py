@@ -23,6 +23,8 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.family import TINY_DIR
 
+pytestmark = pytest.mark.slow
+
 TARGET = ["--target-model", "gemma4-tiny", "--device", "cpu"]
 ANSWERS = ["--prompts", "8", "--longest-prompt", "100", "--max-new-tokens", "32", "--slots", "16"]
 SIZES = [
@@ -59,7 +61,6 @@ def read(directory: Path, name: str) -> Any:
     return json.loads((directory / name).read_text())
 
 
-@pytest.mark.slow
 def test_no_prompt_is_answered_twice(trained: Path) -> None:
     shards = [load_file(path) for path in sorted((trained / "answers").glob("*.safetensors"))]
     numbers = torch.cat([shard["numbers"] for shard in shards]).tolist()
@@ -77,7 +78,6 @@ def test_the_record_says_what_was_run(trained: Path) -> None:
         assert len(score["accuracy_by_step"]) == 7 and score["tau"]["7"] >= score["tau"]["2"] > 1
 
 
-@pytest.mark.slow
 def test_the_written_head_is_nearly_the_trained_one(trained: Path) -> None:
     """Its linears are INT8 on disk, and its embedding is the target's."""
     scores = read(trained, "training.json")["held_out"]
@@ -96,7 +96,6 @@ def test_every_kind_of_prompt_is_measured(trained: Path) -> None:
     assert set(kinds) == {json.loads(line)["kind"] for line in lines} | {"all"}
 
 
-@pytest.mark.slow
 def test_the_self_test_finds_that_it_fits(trained: Path) -> None:
     target, tokenizer = load_target("gemma4-tiny", 256), read_tokenizer(TINY_DIR / "target")
     texts = [
@@ -110,7 +109,6 @@ def test_the_self_test_finds_that_it_fits(trained: Path) -> None:
     assert rank(readings, texts, target.vocab_size).kind == "fits"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["p-eagle", "dflash2"])
 def test_heads_of_other_kinds_are_trained_on_the_same_answers(
     drafter: str, trained: Path, tmp_path: Path
