@@ -20,6 +20,8 @@ from eagle_aot.runtime_runner.decode.shared_rows import Lines, SharedRows, share
 from eagle_aot.runtime_runner.frontend.generation import Result
 from support.golden_cases import golden_case
 
+pytestmark = pytest.mark.slow  # each kind is an export of its own
+
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 7, "top_k": 50}
 TREES = [(1, 16, 16), (3, 3, 9), (15, 2, 30), (6, 8, 32), "auto"]
 DRAFTS: list[dict[str, Any]] = [
@@ -75,11 +77,7 @@ def kind(fixture: str, request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-kinds = pytest.mark.parametrize("fixture", [
-    "assistant_runner",
-    pytest.param("dflash2_runner", marks=pytest.mark.slow),
-    pytest.param("dspark_runner", marks=pytest.mark.slow),
-])  # fmt: skip
+kinds = pytest.mark.parametrize("fixture", ["assistant_runner", "dflash2_runner", "dspark_runner"])
 
 
 @kinds
@@ -122,7 +120,6 @@ def test_drafts_change_no_token_of_sampled_texts_or_batches(kind: Kind) -> None:
             assert result.token_ids == kind.text[len(text) :][:20]
 
 
-@pytest.mark.slow
 def test_texts_of_a_batch_share_rows(dspark: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four, as many as the artifact has sequences, have 16 rows in eight lines."""
     monkeypatch.setattr(Chooser, "choose_for_batch", lambda chooser, options: Shape.chain(3))
@@ -161,7 +158,7 @@ def test_a_text_continues_from_cached_rows(kind: Kind) -> None:
 @pytest.mark.parametrize(("fixture", "drafter", "reuses"), [
     ("assistant_runner", "gemma4-assistant", True),
     ("assistant_runner", "ngram", True),
-    pytest.param("dspark_runner", "dspark", False, marks=pytest.mark.slow),
+    ("dspark_runner", "dspark", False),
 ])  # fmt: skip
 def test_rows_of_a_plain_text_are_reused_if_the_drafter_does_not_observe_them(
     kind: Kind, drafter: str, reuses: bool
@@ -189,7 +186,6 @@ def test_the_manifest_describes_an_assistant(assistant_artifact: Path) -> None:
         load_artifact(assistant_artifact, drafter="eagle3")
 
 
-@pytest.mark.slow
 def test_the_manifest_describes_a_dflash2_head(dflash2_artifact: Path) -> None:
     manifest = Manifest.read(dflash2_artifact)
     assert manifest.drafter == "dflash2"
@@ -203,7 +199,6 @@ def test_the_manifest_describes_a_dflash2_head(dflash2_artifact: Path) -> None:
         load_artifact(dflash2_artifact, drafter="dflash")
 
 
-@pytest.mark.slow
 def test_the_manifest_describes_a_dspark_head(dspark_artifact: Path) -> None:
     manifest = Manifest.read(dspark_artifact)
     assert manifest.drafter == "dspark"
