@@ -33,7 +33,7 @@ ARTIFACT = "_artifact"
 
 RUNNERS = ["tiny", "int4_head", "qwen3_runner", "batch_runner",
            "assistant_runner", "dflash2_runner", "dspark_runner", "experts_runner",
-           "hybrid_runner"]  # fmt: skip
+           "experts_int8_runner", "experts_int4_runner", "hybrid_runner"]  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -184,6 +184,8 @@ dspark_artifact = exported("dspark")
 
 experts_artifact = exported("experts")
 """Three layers of a Qwen3 with experts, a random head, and caches for four sequences."""
+experts_int8_artifact, experts_int4_artifact = exported("experts_int8"), exported("experts_int4")
+"""The same in INT8 and INT4, with caches for one sequence."""
 
 
 @pytest.fixture(scope="session")
@@ -209,6 +211,8 @@ image_runner = session(lambda image_artifact: load_artifact(image_artifact))
 dflash2_runner = session(lambda dflash2_artifact: load_artifact(dflash2_artifact))
 dspark_runner = session(lambda dspark_artifact: load_artifact(dspark_artifact))
 experts_runner = session(lambda experts_artifact: load_artifact(experts_artifact))
+experts_int8_runner = session(lambda experts_int8_artifact: load_artifact(experts_int8_artifact))
+experts_int4_runner = session(lambda experts_int4_artifact: load_artifact(experts_int4_artifact))
 batch_runner = session(lambda batch_artifact: load_artifact(batch_artifact))
 
 

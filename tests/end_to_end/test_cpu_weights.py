@@ -25,12 +25,18 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.runner.eager_executor import EagerExecutor
 
-KINDS = {"qwen3_runner": "int8", "batch_runner": "int4"}
-PAIRS = {"qwen3_runner": "qwen3_pair", "batch_runner": "random_pair"}
-ARTIFACTS = {"qwen3_runner": "qwen3_artifact", "batch_runner": "batch_artifact"}
+KINDS = {
+    "qwen3_runner": ("int8", "qwen3_pair"),
+    "batch_runner": ("int4", "random_pair"),
+    "experts_int8_runner": ("int8", "experts_pair"),
+    "experts_int4_runner": ("int4", "experts_pair"),
+}
+"""The weights and the pair of each runner."""
+DENSE = "qwen3_runner", "batch_runner"
+EXPERTS = (pytest.param(name, marks=pytest.mark.slow) for name in KINDS if name not in DENSE)
 
 
-@pytest.mark.parametrize("fixture", KINDS)
+@pytest.mark.parametrize("fixture", [*DENSE, *EXPERTS])
 def test_the_program_computes_what_eager_code_computes(
     fixture: str, request: pytest.FixtureRequest
 ) -> None:
@@ -39,11 +45,12 @@ def test_the_program_computes_what_eager_code_computes(
     From there on a row differs as much as rounding changes it.
     """
     runner: Runner = request.getfixturevalue(fixture)
-    target_dir, head_dir = request.getfixturevalue(PAIRS[fixture])
+    kind, pair_of_files = KINDS[fixture]
+    target_dir, head_dir = request.getfixturevalue(pair_of_files)
     target = load_target(target_dir, runner.constants.max_seq_len)
     files, caches = Checkpoint(head_dir), CacheSpec(192, torch.float32)
     draft, _ = kind_of_checkpoint(files).load(files, target, torch.float32, caches, None)
-    light = quantize_for_cpu(Pair(target, draft), KINDS[fixture])
+    light = quantize_for_cpu(Pair(target, draft), kind)
     tokens = torch.arange(40, 80).unsqueeze(0)
     first, tail = torch.zeros(1, dtype=torch.int64), runner.constants.tail
     step = chain_rows(tokens, first, first, tail).inputs
@@ -56,10 +63,10 @@ def test_the_program_computes_what_eager_code_computes(
             assert off.max() < 0.3
 
 
-@pytest.mark.parametrize("fixture", KINDS)
+@pytest.mark.parametrize("fixture", DENSE)
 def test_the_manifest_names_the_weights(fixture: str, request: pytest.FixtureRequest) -> None:
-    directory: Path = request.getfixturevalue(ARTIFACTS[fixture])
-    manifest, kind = Manifest.read(directory), KINDS[fixture]
+    directory: Path = request.getfixturevalue(fixture.replace("runner", "artifact"))
+    manifest, (kind, _) = Manifest.read(directory), KINDS[fixture]
     linears: Mapping[str, Any] = manifest.decisions["linears"]
     assert manifest.options["cpu_weights"] == kind
     stored = "int8-rows" if kind == "int8" else "int4-g32-symmetric"

@@ -4,6 +4,7 @@ same however it is drafted and whichever texts share its experts."""
 import random
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
@@ -48,6 +49,23 @@ def test_logits_and_24_new_tokens_are_those_of_transformers(experts_runner: Runn
     expected = model.generate(tokens[None], attention_mask=seen, max_new_tokens=24, do_sample=False)
     text = experts_runner.generate(tokens.tolist(), 24, speculate=False).token_ids
     assert text == expected[0, len(tokens) :].tolist()
+
+
+QUANTISED = "experts_int8_runner", "experts_int4_runner"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fixture", QUANTISED)
+def test_drafts_change_no_token_of_quantised_experts(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    prompt = [random.Random(5).randrange(160) for _ in range(70)]
+    plain = runner.generate(prompt, NEW_TOKENS, speculate=False).token_ids
+    for drafts in DRAFTS:
+        assert runner.generate(prompt, NEW_TOKENS, **drafts).token_ids == plain, drafts
+        longer = prompt + plain[:12]
+        assert runner.generate(longer, 12, **drafts).token_ids == plain[12:], drafts
 
 
 def test_drafts_and_neighbours_change_no_token(experts_runner: Runner) -> None:

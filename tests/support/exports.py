@@ -35,6 +35,8 @@ OF_PAIRS = {
         *("--inputs", "text,image", "--max-batch-size", "2"),
     ),
     "experts": ("experts_pair", "auto", *QUICK, "--max-batch-size", "4"),
+    "experts_int8": ("experts_pair", "auto", *QUICK, "--cpu-weights", "int8"),
+    "experts_int4": ("experts_pair", "auto", *QUICK, "--cpu-weights", "int4"),
     "hybrid": (
         *("hybrid_pair", "auto", "--max-seq-len", "640", "--no-self-test"),
         *("--max-batch-size", "4"),
