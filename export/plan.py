@@ -55,6 +55,7 @@ SMALLER = {
 LAYERS = "target.layers."
 STEP = 256
 """Suggestions of --max-seq-len are multiples of it."""
+NO_LENGTH = "no --max-seq-len would fit: lower --max-batch-size or --max-prefill"
 
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,5 +289,5 @@ def running_line(plan: ExportPlan) -> str:
         return ""
     tokens = (free - plan.weight_bytes - rest) // max(plan.cache_bytes_per_token, 1)
     longest = tokens // STEP * STEP
-    fits = f"--max-seq-len {longest} would fit" if longest > 0 else "no --max-seq-len would fit"
+    fits = f"--max-seq-len {longest} would fit" if longest > 0 else NO_LENGTH
     return f"to run it here {gigabytes(free)} are free: {fits}"

@@ -41,15 +41,15 @@ def flat_slots(max_seq_len: int) -> int:
 def ring_slots(window: int, chunk: int = 0) -> int:
     """Return the number of slots that a sliding layer reuses, without `PADDING_SLOTS`.
 
-    That is a window plus the rows of one forward: a prompt chunk, of up to `chunk` rows or more,
-    or the nodes of a tree.
+    That is a window plus the rows of one forward: a prompt chunk of up to `chunk` rows, 0 for a
+    window, or the nodes of a tree.
     """
     return window + longest_chunk(window, chunk)
 
 
 def longest_chunk(window: int, chunk: int = 0) -> int:
     """Return the longest prompt chunk that overwrites no key which one of its rows needs."""
-    return max(window, SCRATCH_SLOTS + PADDING_SLOTS, chunk)
+    return max(chunk or window, SCRATCH_SLOTS + PADDING_SLOTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,8 @@ class TargetMethods:
         constants = self._constants
         if not constants.sliding_window:
             return constants.flat_slots
-        return max(constants.sliding_window, constants.flat_slots - constants.max_seq_len)
+        rows = min(constants.sliding_window, constants.max_prefill_chunk)
+        return max(rows, constants.flat_slots - constants.max_seq_len)
 
     def plan_prompt(
         self, length: int, reused: int = 0, images: Sequence[ImageSpan] = ()

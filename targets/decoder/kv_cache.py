@@ -88,7 +88,7 @@ class RingKVCache(KVCache):
 
     A row sees the last `window` positions, including its own. No forward overwrites a key that one
     of its own rows still needs, as long as a prompt chunk has at most `step.longest_chunk` rows,
-    which is at least `chunk`.
+    which is at least `chunk`, or a window where that is 0.
     """
 
     def __init__(
@@ -127,8 +127,9 @@ class CacheSpec:
 
     Each cache holds `sequences` sequences of up to `max_seq_len` positions. `dtype` is that of the
     stored keys and values; the model's own dtype is independent of it. Rings take prompt chunks of
-    at least `chunk` rows. With `on_host` the buffers are zeros on the host that take no memory
-    until something is written to them; without it they are made on torch's current default device.
+    `chunk` rows, of a window where that is 0. With `on_host` the buffers are zeros on the host that
+    take no memory until something is written to them; without it they are made on torch's current
+    default device.
     """
 
     max_seq_len: int

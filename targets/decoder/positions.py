@@ -12,14 +12,15 @@ class PositionGuard:
 
     Writing at an earlier position is a rollback: it truncates the valid prefix there. A sequence
     may reach into the scratch slots after `max_seq_len`. A ring cache for `ring_window` (0: flat)
-    limits the length of a forward and the distance of a rollback. Recurrent states (`has_states`)
+    and chunks of `chunk` rows limits the length of a forward and the distance of a rollback.
+    Recurrent states (`has_states`)
     have taken in what lies before the last step, so that a text can continue nowhere before. The
     checks read values, so they are skipped while a graph is traced.
     """
 
-    def __init__(self, max_seq_len: int, ring_window: int = 0) -> None:
+    def __init__(self, max_seq_len: int, ring_window: int = 0, chunk: int = 0) -> None:
         self.capacity = max_seq_len + SCRATCH_SLOTS
-        self.ring_window = ring_window
+        self.ring_window, self.chunk = ring_window, chunk
         self.has_states = False
         self.valid = 0
         self.kept = 0  # positions that states have taken in
@@ -67,8 +68,8 @@ class PositionGuard:
 
     def _check_ring(self, start: int, end: int) -> None:
         """Raise SettingError if later rows have overwritten the window before a row."""
-        reach = longest_chunk(self.ring_window)
-        if end - start > reach and end > ring_slots(self.ring_window):
+        reach = longest_chunk(self.ring_window, self.chunk)
+        if end - start > reach and end > ring_slots(self.ring_window, self.chunk):
             raise SettingError(f"{end - start} rows at position {start}: at most {reach} fit")
         if start and self.written - start > reach:
             raise SettingError(

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.cache_views import View, view_of
-from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard
@@ -50,11 +50,11 @@ class TapDecoder(nn.Module):
     embed_tokens: nn.Module
     lm_head: nn.Module | None
 
-    def __init__(self, max_seq_len: int, ring_window: int = 0, sequences: int = 1) -> None:
+    def __init__(self, caches: CacheSpec, ring_window: int = 0) -> None:
         super().__init__()
-        self.max_seq_len, self.sequences = max_seq_len, sequences
+        self.max_seq_len, self.sequences = caches.max_seq_len, caches.sequences
         self.tap_layers: tuple[int, ...] = ()
-        self.positions = PositionGuard(max_seq_len, ring_window)
+        self.positions = PositionGuard(caches.max_seq_len, ring_window, caches.chunk)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embed token ids int64 [1, T] as the residual stream [1, T, H]."""

@@ -197,7 +197,7 @@ class Gemma4Target(TapDecoder):
     never: Tensor | None
 
     def __init__(self, config: Gemma4Config, dtype: torch.dtype, caches: CacheSpec) -> None:
-        super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
+        super().__init__(caches, config.ring_window)
         self.config = config
         self.dtype = dtype
         self.vocab_size = config.vocab_size

@@ -104,7 +104,7 @@ class PreNormDecoder(TapDecoder):
     """
 
     def __init__(self, config: PreNormConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
-        super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
+        super().__init__(caches, config.ring_window)
         self.config = config
         self.dtype = dtype
         self.vocab_size = config.vocab_size

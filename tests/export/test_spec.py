@@ -149,7 +149,12 @@ def test_a_prefill_fits_context_and_ring_and_never_reaches_the_small_path(
 def test_a_ring_may_be_made_for_longer_chunks() -> None:
     assert method_lengths(2048, 4096, 1024).max_prefill == 1024
     assert method_lengths(2048, 4096, 1024, chunk=2048).max_prefill == 2048
-    assert ring_slots(1024) == ring_slots(1024, 512) == 2048 and ring_slots(1024, 2048) == 3072
+    assert ring_slots(1024) == 2048 and ring_slots(1024, 2048) == 3072
+
+
+def test_a_ring_is_as_short_as_its_chunks() -> None:
+    assert method_lengths(256, 4096, 1024, chunk=256).max_prefill == 256
+    assert ring_slots(1024, 256) == 1280 and ring_slots(1024, 80) == 1024 + 96
 
 
 @pytest.mark.parametrize(("max_prefill", "max_seq_len", "window", "message"), [

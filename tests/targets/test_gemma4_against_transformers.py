@@ -4,12 +4,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.targets import TARGETS, load_target
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.gemma4 import load_gemma4
 from eagle_aot.targets.step import longest_chunk, ring_slots
 from support.gemma_oracle import (
     FULL,
@@ -48,32 +53,54 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
         "head_dim": draw(st.sampled_from([8, 16])),
         "global_head_dim": draw(st.sampled_from([8, 24, 32])),
         "attention_k_eq_v": draw(st.booleans()),
-        "sliding_window": draw(st.sampled_from([1, 4, 8, 11, 64])),
+        "sliding_window": draw(st.sampled_from([1, 4, 8, 11, 64, 130])),
         "final_logit_softcapping": draw(st.sampled_from([None, 30.0])),
         "tie_word_embeddings": draw(st.booleans()),
     }
 
 
 @SETTINGS
-@given(geometry=geometries(), multimodal=st.booleans(), data=st.data())
+@given(
+    geometry=geometries(),
+    multimodal=st.booleans(),
+    chunk=st.sampled_from([0, 100]),
+    data=st.data(),
+)
 def test_every_geometry_matches_transformers_past_the_ring(
-    geometry: dict[str, Any], multimodal: bool, data: st.DataObject
+    geometry: dict[str, Any], multimodal: bool, chunk: int, data: st.DataObject
 ) -> None:
+    """Also where a ring holds a window and shorter chunks than a window."""
     model = random_gemma(**geometry)
     window = geometry["sliding_window"]
-    tokens = random_tokens(2 * ring_slots(window) + 3)
-    sizes = data.draw(st.lists(st.integers(1, longest_chunk(window)), min_size=1, max_size=6))
+    tokens, longest = random_tokens(2 * ring_slots(window, chunk) + 3), longest_chunk(window, chunk)
+    sizes = data.draw(st.lists(st.integers(1, longest), min_size=1, max_size=6))
     expected_logits, expected = oracle_states(model, tokens)
     with tempfile.TemporaryDirectory() as name:
         if multimodal:
             save_multimodal_layout(model, Path(name), **geometry)
         else:
             save_text_layout(model, Path(name))
-        target = load_target(name, max_seq_len=tokens.shape[1])
+        caches = CacheSpec(tokens.shape[1], torch.float32, chunk=chunk)
+        target = load_gemma4(Checkpoint(name), torch.float32, caches)
     target.set_eagle_tap_layers(range(len(expected)))
     logits, taps = run_in_chunks(target, tokens, sizes)
     assert relative_error(logits, expected_logits) < TOLERANCE
     assert relative_error(taps, expected) < TOLERANCE
+
+
+def test_a_ring_of_short_chunks_holds_every_key_of_a_window(tmp_path: Path) -> None:
+    """Of chunks that begin anywhere; a longer one is refused, for which a ring lacks slots."""
+    model, tokens = random_gemma(sliding_window=130), random_tokens(700)
+    expected, _ = oracle_states(model, tokens)
+    caches = CacheSpec(700, torch.float32, chunk=100)
+    target = load_gemma4(Checkpoint(save_text_layout(model, tmp_path)), torch.float32, caches)
+    rings = [m for m in target.modules() if getattr(m, "ring", 0)]
+    assert rings and all(cache.ring == 230 for cache in rings)
+    for sizes in ([100], [100, 37, 1]):
+        logits, _ = run_in_chunks(target, tokens, sizes)
+        assert relative_error(logits, expected) < TOLERANCE
+    with pytest.raises(SettingError, match="at most 100 fit"):
+        run_in_chunks(target, tokens, [101])
 
 
 def test_rope_of_full_layers_uses_the_configured_fraction_and_base(tmp_path: Path) -> None:

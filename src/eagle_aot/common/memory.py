@@ -26,8 +26,8 @@ SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 LOWER = (
-    "end other programs there, or export with a smaller --max-seq-len or --max-batch-size or a "
-    "model of fewer or quantized weights"
+    "end other programs there, or export with a smaller --max-seq-len, --max-prefill or "
+    "--max-batch-size or a model of fewer or quantized weights"
 )
 
 

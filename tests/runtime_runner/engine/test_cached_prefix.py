@@ -1,7 +1,7 @@
 """Reused rows against those of a cache that remembers how each of its rows was computed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hypothesis import given, settings
@@ -157,3 +157,6 @@ def test_the_runners_ring_is_as_long_as_the_targets() -> None:
     assert flat_slots(CONSTANTS.max_seq_len) == CONSTANTS.flat_slots
     assert target.rewind == longest_chunk(window) == ring_slots(window) - window
     assert target.window == window
+    short = replace(CONSTANTS, sliding_window=1024, max_prefill_chunk=256)
+    rewind = TargetMethods(LoggingExecutor(), short).rewind
+    assert rewind == longest_chunk(1024, 256) == ring_slots(1024, 256) - 1024
