@@ -23,7 +23,7 @@ def test_refusal_says_how_many_sequences_would_fit(monkeypatch: pytest.MonkeyPat
     assert str(caught.value).startswith(
         "weights take 16.0 GiB and caches of 4 sequences 20.0 GiB (3 would fit), and "
         "36.0 GiB are free on the GPU: end other programs there, or export with a smaller "
-        "--max-seq-len or --max-batch-size or "
+        "--max-seq-len, --max-prefill or --max-batch-size or "
     )
 
 
