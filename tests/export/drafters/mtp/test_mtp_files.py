@@ -194,4 +194,5 @@ def test_a_registered_target_has_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         options: Any = {"target_model": "qwen3.5-27b", "drafter": drafter}
         downloads: Any = locate.plan_downloads(ExportSpec(**options))[1]
         assert downloads == {"target_dir": "Qwen/Qwen3.5-27B"}
-    assert TARGETS["qwen3.5-27b"].summary == "Qwen/Qwen3.5-27B; its own MTP layer"
+    head = "dflash z-lab/Qwen3.5-27B-DFlash"
+    assert TARGETS["qwen3.5-27b"].summary == f"Qwen/Qwen3.5-27B; its own MTP layer, {head}"
