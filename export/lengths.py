@@ -72,8 +72,8 @@ def method_lengths(
 ) -> MethodLengths:
     """Return the lengths to export for a target.
 
-    A prompt chunk is shorter than the context, and no longer than what ring caches take at once: a
-    window, or `chunk` rows if that is more. Raises SettingError if no length is left, and if an
+    A prompt chunk is shorter than the context, and no longer than what ring caches take at once:
+    `chunk` rows, or a window where that is 0. Raises SettingError if no length is left, and if an
     image does not fit into a chunk.
     """
     check_max_batch_size(max_batch_size)

@@ -67,14 +67,8 @@ def _all_of_a_text(state: Tensor, tokens: RuleInputs, queries: Tensor) -> States
         state = take_in(state, RuleInputs(*token[:-1]))
         return state, torch.bmm(token[-1], state)
 
-    if torch.compiler.is_compiling():
-        final, reads = _scan(step, state, (*tokens, queries))
-        return final, reads
-    outputs = []
-    for token in zip(*tokens, queries, strict=True):
-        state, output = step(state, *token)
-        outputs.append(output)
-    return state, torch.stack(outputs)
+    final, reads = _scan(step, state, (*tokens, queries))
+    return final, reads
 
 
 def _some_of_a_text(state: Tensor, tokens: RuleInputs, takes: Tensor) -> Tensor:
@@ -159,10 +153,7 @@ def read_paths(
         return turn + 1, torch.bmm(query, state)
 
     rows = queries, numbers, *tokens, takes
-    if torch.compiler.is_compiling():
-        return _scan(step, _turn(states), rows, by_head)[1]
-    reads = [step(_turn(states), *row, by_head)[1] for row in zip(*rows, strict=True)]
-    return torch.stack(reads)
+    return _scan(step, _turn(states), rows, by_head)[1]
 
 
 def _turn(like: Tensor) -> Tensor:
@@ -192,7 +183,7 @@ def if_else(
 def _scan(
     step: Callable[..., tuple[Tensor, ...]], first: Tensor, parts: Sequence[Tensor], *others: Tensor
 ) -> tuple[Tensor, ...]:
-    """Loop over the first dimension of `parts` [N, ...] in a program.
+    """Loop over the first dimension of `parts` [N, ...].
 
     `step` takes what changes, `first` at the beginning, then a part of each and all `others`, and
     reads no other tensor. It returns what changes, and what is collected. Returns the last of what
@@ -201,5 +192,11 @@ def _scan(
     `torch.scan` and `torch.cond` compile each call by Dynamo, which takes most of the time of a
     trace; a program has hundreds of them.
     """
-    found: tuple[Tensor, ...] = scan_op(step, [first], [*parts], others)
-    return found
+    if torch.compiler.is_compiling():
+        found: tuple[Tensor, ...] = scan_op(step, [first], [*parts], others)
+        return found
+    collected = []
+    for part in zip(*parts, strict=True):
+        first, *outputs = step(first, *part, *others)
+        collected.append(outputs)
+    return first, *map(torch.stack, zip(*collected, strict=True))

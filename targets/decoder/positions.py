@@ -13,9 +13,8 @@ class PositionGuard:
     Writing at an earlier position is a rollback: it truncates the valid prefix there. A sequence
     may reach into the scratch slots after `max_seq_len`. A ring cache for `ring_window` (0: flat)
     and chunks of `chunk` rows limits the length of a forward and the distance of a rollback.
-    Recurrent states (`has_states`)
-    have taken in what lies before the last step, so that a text can continue nowhere before. The
-    checks read values, so they are skipped while a graph is traced.
+    Recurrent states (`has_states`) have taken in what lies before the last step, so that a text can
+    continue nowhere before. The checks read values, so they are skipped while a graph is traced.
     """
 
     def __init__(self, max_seq_len: int, ring_window: int = 0, chunk: int = 0) -> None:
