@@ -43,8 +43,8 @@ def launch(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -
     wrap_triton(copy_rows_kernel)[(triton.cdiv(rows, TILE), kv_heads)](
         k_cache,
         v_cache,
-        sources,
-        targets,
+        sources.contiguous(),
+        targets.contiguous(),
         rows,
         SLOTS=slots,
         D=head_dim,

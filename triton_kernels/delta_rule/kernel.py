@@ -161,12 +161,13 @@ def launch_step(
     shared = {"TAIL": tail, **sizes}
     queries = queries.contiguous()
     wrap_triton(delta_rule_texts_kernel)[(texts, state.shape[1], blocks)](
-        state, sequences, first, stored, older, takes.contiguous(), is_chain, terms.contiguous(),
-        queries, out, rows, PROMPT=False, **shared,
+        state, sequences.contiguous(), first.contiguous(), stored, older.contiguous(),
+        takes.contiguous(), is_chain, terms.contiguous(), queries, out, rows, PROMPT=False,
+        **shared,
     )  # fmt: skip
     wrap_triton(delta_rule_paths_kernel)[(queries.shape[0], state.shape[1], blocks)](
-        state, sequences, stored, paths, path_takes.contiguous(), is_chain, queries, out, rows,
-        **shared,
+        state, sequences.contiguous(), stored, paths.contiguous(), path_takes.contiguous(),
+        is_chain, queries, out, rows, **shared,
     )  # fmt: skip
     return out
 

@@ -47,6 +47,14 @@ class Sizes:
         return prompt_reference(state, first, first, terms.double(), queries.double())
 
 
+def strided(x: Tensor) -> Tensor:
+    """Return the same numbers; those of a list are no neighbours in memory, as a step's first
+    positions are not."""
+    if x.dim() != 1:
+        return x
+    return torch.stack((x, torch.zeros_like(x)), dim=-1)[..., 0]
+
+
 @dataclass
 class Rows:
     """Rows of one text in a step: those of a chain, or of a tree, whose nodes name their parents.
@@ -126,7 +134,7 @@ class Texts:
     def step(self, *rows: Rows) -> Tensor:
         """Run a step of as many rows of each text; return what they read, in their order."""
         _, *inputs = step_inputs(self.state, self.stored, list(rows))
-        return self.step_launch(self.state, *(x.to(self.device) for x in inputs)).cpu()
+        return self.step_launch(self.state, *(strided(x.to(self.device)) for x in inputs)).cpu()
 
     def chain(self, place: int, first: int, lacking: int, right: int, wrong: int) -> Rows:
         """Return rows of the text, and then drafts that are not of it."""
@@ -198,6 +206,8 @@ def check_trees(texts: Texts, expected: Tensor) -> None:
 
 def check_batches(texts: Texts, expected: Tensor) -> None:
     """Check chains, trees and a text of padding beside each other, at other positions."""
+    read = texts.step(*(texts.chain(place, 0, 0, 1, 0) for place in (0, 2)))
+    assert torch.equal(read, expected[:1].expand(2, -1, -1))
     starts = {2: 7, 0: 20}
     for place, start in starts.items():
         texts.prompt(place, 0, start)
