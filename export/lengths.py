@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.images import SOFT_TOKENS
-from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS, MIN_PREFILL, longest_chunk
+from eagle_aot.targets.step import (
+    MAX_CHAIN_LEN,
+    MAX_ROWS,
+    MAX_SEQUENCES,
+    MIN_PREFILL,
+    longest_chunk,
+)
 
 DEFAULT_CHAIN_LEN = 4
 
@@ -45,10 +51,10 @@ def choose_chain_len(requested: int | None, proposed: int | None) -> int:
     return chain_len
 
 
-def check_max_batch_size(sequences: int) -> None:
-    """Raise SettingError unless one forward has a row for each sequence."""
-    if not 1 <= sequences <= MAX_ROWS:
-        raise SettingError(f"--max-batch-size {sequences}: must be in [1, {MAX_ROWS}]")
+def check_max_batch_size(sequences: int, most: int = MAX_SEQUENCES) -> None:
+    """Raise SettingError unless one forward, of `most` sequences at most, has a row for each."""
+    if not 1 <= sequences <= most:
+        raise SettingError(f"--max-batch-size {sequences}: must be in [1, {most}]")
 
 
 def check_image_tokens(image_tokens: Sequence[int]) -> None:
@@ -69,14 +75,15 @@ def method_lengths(
     max_batch_size: int = 1,
     chunk: int = 0,
     image_tokens: tuple[int, ...] = (),
+    most_sequences: int = MAX_SEQUENCES,
 ) -> MethodLengths:
-    """Return the lengths to export for a target.
+    """Return the lengths to export for a target whose steps have up to `most_sequences`.
 
     A prompt chunk is shorter than the context, and no longer than what ring caches take at once:
     `chunk` rows, or a window where that is 0. Raises SettingError if no length is left, and if an
     image does not fit into a chunk.
     """
-    check_max_batch_size(max_batch_size)
+    check_max_batch_size(max_batch_size, most_sequences)
     largest = min(max_prefill, max_seq_len - 1)
     if sliding_window:
         largest = min(largest, longest_chunk(sliding_window, chunk))

@@ -37,7 +37,10 @@ from eagle_aot.export.resolution import ResolvedExport, resolve
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.spec import CUDA, XNNPACK, ExportSpec
+from eagle_aot.targets.decoder.experts import Experts
 from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
+from eagle_aot.targets.step import MAX_ROWS, MAX_SEQUENCES
 
 WORKSPACE, PARALLEL = "compiling", "compiling-in-parallel"
 """Directories for files of the compiler and of parallel processes. They are on the artifact's disk
@@ -280,6 +283,7 @@ def lengths_of(pair: Pair, resolved: ResolvedExport) -> MethodLengths:
     target = pair.target
     caches = (module for module in pair.modules() if isinstance(module, KVCache))
     chunk = min((cache.ring - cache.window for cache in caches if cache.window), default=0)
+    narrow = any(isinstance(module, Experts | RecurrentCache) for module in pair.modules())
     return method_lengths(
         resolved.max_prefill,
         target.max_seq_len,
@@ -287,4 +291,5 @@ def lengths_of(pair: Pair, resolved: ResolvedExport) -> MethodLengths:
         target.sequences,
         chunk,
         resolved.image_tokens or (),
+        MAX_ROWS if narrow else MAX_SEQUENCES,
     )

@@ -77,7 +77,7 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
         "Longest prefill chunk, in tokens. Default: 1536 for cuda, 512 for xnnpack.", PROGRAM, "N",
         least=1, most=65536)] = None  # fmt: skip
     max_batch_size: Annotated[int, Option(
-        "Sequences that the KV caches hold.", PROGRAM, "B", least=1, most=64)] = 1  # fmt: skip
+        "Sequences that the KV caches hold.", PROGRAM, "B", least=1, most=128)] = 1  # fmt: skip
     cpu_weights: Annotated[Literal["float32", "int8", "int4"], Option(
         "Weights of xnnpack's linears. int8 and int4 quantize activations to INT8, too.",
         WEIGHTS)] = "float32"  # fmt: skip

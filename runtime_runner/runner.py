@@ -93,7 +93,8 @@ class Runner:
         self._generations = GenerationFactory(self.reader, constants, executor.name, drafter.kind)
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
-        sampler = Sampler(batch, device, length, constants.vocab_size, constants.max_rows)
+        rows = max(constants.max_rows, batch)
+        sampler = Sampler(batch, device, length, constants.vocab_size, rows)
         self.batch = BatchState(range(batch), constants.tail, device, sampler)
         self._session = DrafterSession(drafter, self.target, self.batch, constants, executor)
         schedule = BatchSchedule(

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 MAX_ROWS = 64
-"""Maximum rows of a step, over all sequences; longer inputs are prompts."""
+"""Maximum rows of a step with drafts, over all sequences; longer inputs are prompts."""
+
+MAX_SEQUENCES = 128
+"""Maximum sequences of a step: of more than `MAX_ROWS` each has one row."""
 
 TAIL = 16
 """Tokens of its own path that a row reads by slot, including itself."""

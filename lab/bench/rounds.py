@@ -97,7 +97,7 @@ class RoundsSpec(BenchSpec, kw_only=True, frozen=True):
         nodes = *self.chain_lens, *(tree.nodes for tree in self.tree_shapes)
         rows = sorted({1, *self.rows, *(drafts + 1 for drafts in nodes)})
         batches = sorted({1, *self.batch_sizes})
-        return [(b, r) for b in batches for r in rows if b * r <= max_rows]
+        return [(b, r) for b in batches for r in rows if r == 1 or b * r <= max_rows]
 
 
 def default_contexts(longest: int) -> tuple[int, ...]:

@@ -30,8 +30,8 @@ class Rounds:
     ) -> None:
         """`record` makes a round cheap to repeat; without it rounds are not recorded.
 
-        A round has at most `max_rows` rows. Where the drafter has confidence, requests share them;
-        not with recurrent states, which take in the rows of one line.
+        A round with drafts has at most `max_rows` rows. Where the drafter has confidence, requests
+        share them; not with recurrent states, which take in the rows of one line.
         """
         self.target, self.drafter, self.batch = target, drafter, batch
         self._max_rows, self._record = max_rows, record
@@ -44,7 +44,8 @@ class Rounds:
 
     def fitting(self, requests: int, shape: Shape) -> Shape:
         """Return as much of the shape as fits the rows of a round of so many requests."""
-        return shape.within(self._max_rows // self.batch_size(requests), self._max_rows)
+        rows = max(1, self._max_rows // self.batch_size(requests))
+        return shape.within(rows, self._max_rows)
 
     def batch_size(self, requests: int) -> int:
         """Return how many sequences a round of so many requests has, padding included."""

@@ -8,14 +8,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.export.cli import main as export
 from eagle_aot.lab.invariants import check_invariants, check_serial
-from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
 from support.runner.lossless import mixed_prompts
 
-NEW_TOKENS = 16
+NEW_TOKENS, LONG = 16, 160
 
 
 def run(*arguments: str | Path) -> Result:
@@ -83,6 +84,33 @@ def test_texts_in_a_batch_are_those_alone(batch_runner: Runner) -> None:
         if number in cancelled:
             text = text[: len(outputs[number])]
         assert outputs[number] == text
+
+
+@pytest.mark.slow
+def test_more_texts_than_a_step_has_rows_of_drafts(tmp_path: Path) -> None:
+    """Rounds of 65 texts and more have one row of each, and fewer texts draft again."""
+    options = "--target-model gemma4-tiny --backend xnnpack --no-self-test --max-seq-len 192"
+    command = [*options.split(), "--max-batch-size", "72", "--output-dir", str(tmp_path / "many")]
+    assert CliRunner().invoke(export, command).exit_code == 0
+    runner = load_artifact(tmp_path / "many")
+    requests = long_answers(mixed_prompts(runner)[:90])
+    expected = [alone(runner, request) for request in requests]
+    engine, texts, widest = runner.engine, dict[int, list[int]](), 0
+    for request in requests:
+        texts[engine.add(request)] = []
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Tokens):
+                texts[event.request] += event.tokens
+        widest = max(widest, len(engine.running))
+    assert widest > 64 and all(len(text) == LONG for text in texts.values())
+    for text, wanted in zip(texts.values(), expected, strict=True):
+        assert text[: len(wanted)] == wanted  # alone, a text ends where the model ends it
+
+
+def long_answers(prompts: list[list[int]]) -> list[Request]:
+    limits = Limits(max_new_tokens=LONG, stop_ids=frozenset())
+    return [Request(prompt=tuple(p[:20]), limits=limits, chain_len=4) for p in prompts]
 
 
 def test_prompts_in_a_batch_are_answered_in_their_order(

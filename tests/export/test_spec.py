@@ -22,7 +22,7 @@ from eagle_aot.export.lengths import (
 from eagle_aot.export.spec import DrafterName, ExportSpec, Quant, Scheme, checked_tap_layers
 from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.int4.quantisers import QUANTS
-from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS, ring_slots
+from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_SEQUENCES, ring_slots
 
 UNRECORDED = {
     *("target_dir", "draft_dir", "output_dir", "reproduce", "check_only", "self_test_prompts"),
@@ -42,7 +42,7 @@ def test_choices_are_those_of_the_tables_that_need_torch() -> None:
     assert get_args(Scheme) == tuple(SCHEMES)
     assert get_args(Quant) == QUANTS
     most = {field.name: field.option.most for field in spec_fields(ExportSpec)}
-    assert (most["chain_len"], most["max_batch_size"]) == (MAX_CHAIN_LEN, MAX_ROWS)
+    assert (most["chain_len"], most["max_batch_size"]) == (MAX_CHAIN_LEN, MAX_SEQUENCES)
 
 
 def test_options_that_change_the_artifact_are_recorded() -> None:
@@ -116,15 +116,17 @@ def test_every_allowed_chain_passes() -> None:
         assert ExportSpec(chain_len=chain_len).chain_len == chain_len
 
 
-@pytest.mark.parametrize("sequences", [-1, 0, 65])
+@pytest.mark.parametrize("sequences", [-1, 0, 129])
 def test_more_sequences_than_a_forward_has_rows_are_refused(sequences: int) -> None:
-    message = r"--max-batch-size -?\d+: must be in \[1, 64\]"
+    message = r"--max-batch-size -?\d+: must be in \[1, 128\]"
     with pytest.raises(SettingError, match=message):
         check_max_batch_size(sequences)
-    with pytest.raises(SettingError, match=r"--max-batch-size .* from 1 to 64$"):
+    with pytest.raises(SettingError, match=r"--max-batch-size .* from 1 to 128$"):
         ExportSpec(max_batch_size=sequences)
     with pytest.raises(SettingError, match=message):
         method_lengths(512, 4096, 0, sequences)
+    with pytest.raises(SettingError, match=r"must be in \[1, 64\]"):
+        method_lengths(512, 4096, 0, 65, most_sequences=64)
 
 
 @pytest.mark.parametrize(("max_prefill", "max_seq_len", "window", "sequences", "expected"), [

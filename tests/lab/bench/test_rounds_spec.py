@@ -28,6 +28,8 @@ def test_forwards_have_at_most_the_rows_of_a_step() -> None:
     fitted = spec(chain_lens=(4,), rows=(1, 8, 64), batch_sizes=(1, 4)).fitted(constants)
     single = [(1, 1), (1, 5), (1, 8), (1, 64)]
     assert fitted.verified_shapes(64) == [*single, (4, 1), (4, 5), (4, 8)]
+    many = spec(rows=(1, 2), chain_lens=(4,), batch_sizes=(80,)).verified_shapes(64)
+    assert many == [(1, 1), (1, 2), (1, 5), (80, 1)]
 
 
 def test_lists_are_sorted_and_distinct() -> None:
