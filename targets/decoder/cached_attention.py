@@ -1,6 +1,5 @@
 """A decoder layer's attention over its cache."""
 
-import torch
 from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.cache_views import View
@@ -9,7 +8,6 @@ from eagle_aot.targets.decoder.layer import SharedInput
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import Rotary, apply_rotary
 from eagle_aot.targets.decoder.tap_decoder import Context
-from eagle_aot.targets.int4 import PackedProjections
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 
 
@@ -48,7 +46,7 @@ class CachedAttention(SharedInput):
 
     def _store_with_operator(self, x: Tensor, view: View, rotary: Rotary) -> Tensor:
         """Store keys and values and return queries [1, T, heads, D], by one operator."""
-        (cos, sin), parts, row_slots = rotary, self._product_parts(x), view.row_slots
+        (cos, sin), parts, row_slots = rotary, self.product_parts(x), view.row_slots
         sources, targets = view.moves or (None, None)
         norms = [norm for norm in (self.q_norm, self.v_norm) if isinstance(norm, RMSNorm)]
         return norm_rope_store(
@@ -66,9 +64,3 @@ class CachedAttention(SharedInput):
             isinstance(self.v_norm, RMSNorm),
             norms[0].eps if norms else 0.0,
         )
-
-    def _product_parts(self, x: Tensor) -> Tensor:
-        """Return the concatenated q, k and v products as parts to be added, [S, 1, T, N]."""
-        if isinstance(self.fused, PackedProjections):
-            return self.fused.parts(x)
-        return torch.cat(self.project(x), dim=-1).unsqueeze(0)

@@ -45,6 +45,12 @@ class SharedInput(nn.Module):
             return self.fused(x)
         return tuple(linear(x) for linear in self._linears())
 
+    def product_parts(self, x: Tensor) -> Tensor:
+        """Return the concatenated results of the linears as parts to be added, [S, 1, T, N]."""
+        if isinstance(self.fused, PackedProjections):
+            return self.fused.parts(x)
+        return torch.cat(self.project(x), dim=-1).unsqueeze(0)
+
     def fuse_linears(self, multiprocessors: int) -> None:
         """Pack the linears into one weight for a GPU, if all are INT4 and fit together.
 

@@ -39,13 +39,13 @@ class RecurrentStepView:
 
     @cached_property
     def moves(self) -> tuple[Tensor, Tensor] | None:
-        """Slots that are copied before rows are stored, and their targets: int64 [B * TAIL]."""
+        """Slots that are copied before rows are stored, and their targets: int64 [B, TAIL]."""
         sources = self.step.moves
         if sources is None:
             return None
         back = torch.arange(-TAIL, 0, device=sources.device)
         targets = torch.where(sources < 0, -1, self.first.unsqueeze(1) + back)
-        return self._slots(sources), self._slots(targets)
+        return self._slots(sources).view_as(sources), self._slots(targets).view_as(sources)
 
     @cached_property
     def older_positions(self) -> Tensor:
@@ -136,7 +136,8 @@ class RecurrentStepView:
         """Apply the moves to a buffer, and store what is `new` of the rows, [B * T, ...]."""
         if self.moves is not None:
             sources, targets = self.moves
-            buffer.index_copy_(0, targets, buffer.index_select(0, sources))
+            moved = buffer.index_select(0, sources.flatten())
+            buffer.index_copy_(0, targets.flatten(), moved)
         buffer.index_copy_(0, self.row_slots, new)
 
 

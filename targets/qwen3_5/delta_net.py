@@ -18,14 +18,16 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.layer import SharedInput
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.recurrent_cache import StateSizes
-from eagle_aot.targets.decoder.recurrent_views import RecurrentStepView, RecurrentView
+from eagle_aot.targets.decoder.recurrent_views import (
+    RecurrentPromptView,
+    RecurrentStepView,
+    RecurrentView,
+)
 from eagle_aot.targets.pre_norm.model import linear
 from eagle_aot.targets.qwen3_5.config import HybridConfig
 from eagle_aot.targets.step import MAX_ROWS, TAIL
+from eagle_aot.triton_kernels.delta_net import delta_net_inputs, delta_net_output, rule_inputs
 from eagle_aot.triton_kernels.delta_rule import delta_rule_prompt, delta_rule_step
-
-UNIT_EPS = 1e-6
-"""Added to the squared length of queries and keys, which are made unit vectors."""
 
 
 class ShortConvolution(nn.Module):
@@ -72,34 +74,43 @@ class GatedDeltaNet(SharedInput):
 
     def forward(self, x: Tensor, view: RecurrentView) -> Tensor:
         """Take in the rows `x` [1, T, H], and return what they read; same shape."""
+        if isinstance(view, RecurrentStepView) and view.uses_operator:
+            return self.out_proj(self._step_by_operators(x, view))
         qkv, z, b, a = (cast(part[0], torch.float32) for part in self.project(x))
         mixed = F.silu(self.conv1d(view.convolution_inputs(self.kv_cache, qkv)))
-        queries, terms = self._terms(mixed, a, b)
+        sizes = self.sizes.keys, self.sizes.key_dim
+        queries, terms = rule_inputs(mixed, a, b, self.dt_bias, self.A_log, sizes)
         read = self._read(queries, terms, view)
         gated = self.norm(read) * F.silu(z.unflatten(-1, (-1, self.sizes.value_dim)))
         return self.out_proj(cast(gated.flatten(1), x.dtype).unsqueeze(0))
 
-    def _terms(self, mixed: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries [T, keys] of rows, and what states take in of them [T, terms]."""
-        keys = self.sizes.keys
-        queries = self._units(mixed[:, :keys]) * self.sizes.key_dim**-0.5
-        bias, log = (cast(p, torch.float32) for p in (self.dt_bias, self.A_log))
-        decays = torch.exp(-torch.exp(log) * F.softplus(a + bias))
-        unit_keys, values = self._units(mixed[:, keys : 2 * keys]), mixed[:, 2 * keys :]
-        return queries, torch.cat((unit_keys, values, decays, torch.sigmoid(b)), dim=-1)
-
-    def _units(self, x: Tensor) -> Tensor:
-        """Give each head's vector of `x` [T, keys] the length 1; same shape."""
-        heads = x.unflatten(-1, (-1, self.sizes.key_dim))
-        squares = (heads * heads).sum(dim=-1, keepdim=True)
-        return (heads * torch.rsqrt(squares + UNIT_EPS)).flatten(1)
+    def _step_by_operators(self, x: Tensor, view: RecurrentStepView) -> Tensor:
+        """Return what the rows `x` [1, T, H] of a step read, times their gates: [1, T, values].
+        Operators change the cache in place."""
+        cache, parts, (tap_slots, exist) = self.kv_cache, self.product_parts(x), view.taps
+        sources, targets = view.moves or (None, None)
+        queries, terms = delta_net_inputs(
+            *(parts, self.conv1d.weight, self.dt_bias, self.A_log, cache.inputs, cache.terms),
+            *(view.row_slots, tap_slots, exist, sources, targets, self.sizes.key_dim),
+        )
+        read = delta_rule_step(
+            *(cache.state, view.step.sequences, view.first),
+            *(cache.terms, view.older_slots, view.takes(cache), view.is_chain),
+            *(terms, queries, *view.paths[1:]),
+        )
+        view.keep_position(cache)
+        return delta_net_output(read, parts, self.norm.weight, self.norm.eps)
 
     def _read(self, queries: Tensor, terms: Tensor, view: RecurrentView) -> Tensor:
         """Store `terms` [B * T, W] of the rows and return what their `queries` [B * T, keys] read,
         [B * T, heads, value_dim]."""
         cache = self.kv_cache
-        if view.uses_operator:
-            return self._read_by_operator(queries, terms, view)
+        if isinstance(view, RecurrentPromptView) and view.uses_operator:
+            view.store_terms(cache, terms)
+            place = view.chunk.sequence
+            read = delta_rule_prompt(cache.state, place, view.first, terms, queries)
+            view.keep_position(cache)
+            return read
         state = view.state(cache)
         if isinstance(view, RecurrentStepView):
             older = self._inputs(view.older_terms(cache, terms))
@@ -114,22 +125,6 @@ class GatedDeltaNet(SharedInput):
             reads = reads.flatten(0, 1)
         view.keep(cache, state)
         return reads.squeeze(-2)
-
-    def _read_by_operator(self, queries: Tensor, terms: Tensor, view: RecurrentView) -> Tensor:
-        """Do what `_read` does, by an operator that changes the states in place."""
-        cache = self.kv_cache
-        if isinstance(view, RecurrentStepView):
-            view.store(cache.terms, terms)
-            read = delta_rule_step(
-                *(cache.state, view.step.sequences, view.first),
-                *(cache.terms, view.older_slots, view.takes(cache), view.is_chain),
-                *(terms, queries, *view.paths[1:]),
-            )
-        else:
-            view.store_terms(cache, terms)
-            read = delta_rule_prompt(cache.state, view.chunk.sequence, view.first, terms, queries)
-        view.keep_position(cache)
-        return read
 
     def _of_one_chain(
         self, states: Tensor, queries: Tensor, terms: Tensor, *_: Tensor

@@ -121,6 +121,21 @@ def delta_rule_prompt(kernel: ModuleType) -> None:
     kernel.launch_prompt(state, numbers(), numbers(), rows(8288), rows(2048))
 
 
+def delta_net_inputs(kernel: ModuleType) -> None:
+    """Launch it for Qwen3.5 27B, 64 rows of four texts."""
+    numbers, rows = partial(empty, dtype=torch.int64), partial(empty, dtype=torch.float32)
+    taps = numbers(256), empty(64, 4, 1, dtype=torch.bool)
+    kernel.launch_inputs(
+        *(rows(2, 1, 64, 16480), (empty(10240, 1, 4), empty(48), empty(48))),
+        *((rows(80, 10240), rows(80, 8288)), numbers(64), taps, 2 * (numbers(4, 16),), 128),
+    )
+
+
+def delta_net_output(kernel: ModuleType) -> None:
+    read, parts = empty(64, 48, 128, dtype=torch.float32), empty(1, 1, 64, 16480)
+    kernel.launch_output(read, parts, empty(128), 1e-6)
+
+
 def choice_of_experts(kernel: ModuleType) -> None:
     kernel.launch(empty(8, 128), empty(128), 8, True)
 
@@ -169,6 +184,8 @@ KERNELS: dict[Launch, str] = {
     experts_many_rows: "int4_experts.many_rows",
     experts_order: "int4_experts.order",
     choice_of_experts: "choose_experts.kernel",
+    delta_net_inputs: "delta_net.kernel",
+    delta_net_output: "delta_net.kernel",
     delta_rule_step: "delta_rule.kernel",
     delta_rule_prompt: "delta_rule.kernel",
     copy_rows: "copy_rows.kernel",
