@@ -111,14 +111,16 @@ def main(spec: KernelsSpec) -> None:
 def fill_caches(runner: Runner) -> None:
     """Fill caches with normal numbers: zeros take less power, which a GPU's clock depends on.
 
-    Raises UnsupportedError for an executor that does not show its caches.
+    Caches of integers (positions of recurrent states) stay as they are. Raises UnsupportedError for
+    an executor that does not show its caches.
     """
     executor = runner.executor
     if not isinstance(executor, AotiExecutor):
         raise UnsupportedError("a profile needs an artifact for CUDA and --executor aoti")
     for weight in executor.methods[TARGET_VERIFY].weights:
-        if weight.fqn in executor.weights.caches:
-            executor.weights.tensor(weight).normal_()
+        cache = executor.weights.tensor(weight) if weight.fqn in executor.weights.caches else None
+        if cache is not None and cache.is_floating_point():
+            cache.normal_()
 
 
 def measure(
