@@ -76,20 +76,22 @@ def method_lengths(
     chunk: int = 0,
     image_tokens: tuple[int, ...] = (),
     most_sequences: int = MAX_SEQUENCES,
+    block: int = 1,
 ) -> MethodLengths:
     """Return the lengths to export for a target whose steps have up to `most_sequences`.
 
-    A prompt chunk is shorter than the context, and no longer than what ring caches take at once:
-    `chunk` rows, or a window where that is 0. Raises SettingError if no length is left, and if an
-    image does not fit into a chunk.
+    A prompt chunk is shorter than the context, a multiple of `block`, and no longer than what ring
+    caches take at once: `chunk` rows, or a window where that is 0. Raises SettingError if no length
+    is left, and if an image does not fit into a chunk.
     """
     check_max_batch_size(max_batch_size, most_sequences)
     largest = min(max_prefill, max_seq_len - 1)
     if sliding_window:
         largest = min(largest, longest_chunk(sliding_window, chunk))
-    if largest <= MIN_PREFILL:
+    largest, least = largest // block * block, -(-MIN_PREFILL // block) * block
+    if largest <= least:
         raise SettingError(
-            f"the longest prefill chunk would be {largest}, the shortest is {MIN_PREFILL}: "
+            f"the longest prefill chunk would be {largest}, the shortest is {least}: "
             "raise --max-prefill or --max-seq-len"
         )
     if image_tokens and max(image_tokens) > largest:
@@ -97,4 +99,4 @@ def method_lengths(
             f"an image of {max(image_tokens)} rows must fit into one prefill chunk, which has at "
             f"most {largest}: raise --max-prefill or --max-seq-len, or lower --image-tokens"
         )
-    return MethodLengths(MAX_ROWS, MIN_PREFILL, largest, max_batch_size, image_tokens)
+    return MethodLengths(MAX_ROWS, least, largest, max_batch_size, image_tokens)

@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Constants, Device, Manifest, file_records
+from eagle_aot.artifact.methods import STATE_BLOCK
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.disk import check_disks, disk_needs
@@ -292,4 +293,5 @@ def lengths_of(pair: Pair, resolved: ResolvedExport) -> MethodLengths:
         chunk,
         resolved.image_tokens or (),
         MAX_ROWS if narrow else MAX_SEQUENCES,
+        STATE_BLOCK if pair.has_states else 1,
     )

@@ -1,8 +1,9 @@
 """`eagle-bench --part constraints`: what holding answers to a form costs a round.
 
 Whole rounds over random text, each restarted at the same context, in turn: greedy ones, ones with a
-logits processor, and ones with constraints. Any text may follow in the form "text", so all rows
-have masks; "schema" forbids most drafts, whose rows have none. An artifact of random weights has no
+logits processor, and ones with constraints, after a few rounds of the same requests. Any text may
+follow in the form "text", so all rows have masks, and no draft is replaced; "schema" forbids most
+drafts: the target waits for the host, which replaces them. An artifact of random weights has no
 tokenizer: its tokens are then made-up words, as many as it has ids.
 """
 
@@ -32,6 +33,7 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.sampling.constraint import Constraint, GrammarCompiler
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from eagle_aot.runtime_runner.sampling.token_masks import CALM
 
 TEXT = SamplingParams(regex="(?s).{1,100000}")
 SCHEMA = SamplingParams(
@@ -131,6 +133,7 @@ def time_kinds(
             with answering(runner.batch.sampler, requests, sampling, constraints.get(kind)):
                 if kind not in series:  # records the round
                     series[kind] = Series(clock, round_.timed, time_on_host)
+                series[kind].warm_up(CALM)
                 series[kind].sample()
     return {kind: samples.ms for kind, samples in series.items()}
 

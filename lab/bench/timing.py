@@ -176,11 +176,15 @@ class Series:
         self._clock = clock
         self._timed = timed
         self._measure = measure
-        for _ in range(WARM_UPS):
-            timed.prepare()
-            timed.run()
+        self.warm_up(WARM_UPS)
         self.calls = calls or calls_for(measure(clock, timed, 1))
         self._samples: list[float] = []
+
+    def warm_up(self, calls: int) -> None:
+        """Run the step without measuring it."""
+        for _ in range(calls):
+            self._timed.prepare()
+            self._timed.run()
 
     def sample(self) -> None:
         """Take one more sample."""

@@ -22,16 +22,17 @@ class Chunk:
 
 
 def plan_chunks(
-    length: int, longest: int, min_prefill: int, max_rows: int, reused: int = 0
+    length: int, longest: int, min_prefill: int, max_rows: int, reused: int = 0, block: int = 0
 ) -> list[Chunk]:
     """Return consecutive chunks that cover [reused, length); the first may begin before `reused`.
 
-    `prefill` runs as many rows as fill whole forwards of `target_verify`, which depends on the
-    length alone, and `target_verify` runs the rest. So a growing conversation keeps its rows until
-    it fills another forward. The cuts within either method change no row's bits. No chunk is
-    shorter than `min_prefill`: where fewer rows remain, some cached rows are run again.
+    `prefill` runs as many rows as fill whole forwards of `target_verify`, or whole blocks of
+    `block` rows where that is not 0: this depends on the length alone. `target_verify` runs the
+    rest, so a growing conversation keeps its rows until it fills another forward. The cuts within
+    either method change no row's bits. No chunk is shorter than `min_prefill`: where fewer rows
+    remain, some cached rows are run again.
     """
-    end = prefilled_rows(length, longest, min_prefill, max_rows)
+    end = prefilled_rows(length, longest, min_prefill, block or max_rows)
     start = reused
     if reused < end:
         start = max(0, end - _coverable(end - reused, longest, min_prefill))
@@ -87,13 +88,13 @@ def _stop_at_image(images: Sequence[tuple[int, int]], start: int, stop: int, lim
     return stop
 
 
-def prefilled_rows(length: int, longest: int, min_prefill: int, max_rows: int) -> int:
+def prefilled_rows(length: int, longest: int, min_prefill: int, block: int) -> int:
     """Return how many of a prompt's first rows `prefill` runs.
 
-    They fill whole forwards of `max_rows` or whole chunks of `longest` rows, and chunks of at least
+    They fill whole blocks or whole chunks of `longest` rows, and chunks of at least
     `min_prefill` rows can cover them.
     """
-    whole = (length // size * size for size in (max_rows, longest))
+    whole = (length // size * size for size in (block, longest))
     return max((n for n in whole if n and n == _coverable(n, longest, min_prefill)), default=0)
 
 

@@ -17,7 +17,7 @@ from eagle_aot.artifact import (
     Constants,
     ImageInputs,
 )
-from eagle_aot.artifact.methods import KEPT_STATES
+from eagle_aot.artifact.methods import KEPT_STATES, STATE_BLOCK
 from eagle_aot.runtime_runner.decode.input_embeds import ImageEmbedder, InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_around, plan_chunks
 from eagle_aot.runtime_runner.decode.step import StepRows, chain_rows
@@ -153,7 +153,8 @@ class TargetMethods:
         least, max_rows = constants.min_prefill_chunk, self.max_rows
         if images:
             return plan_around(length, images, (longest, limit), least, max_rows, reused)
-        return plan_chunks(length, longest, least, max_rows, reused)
+        block = STATE_BLOCK if self.has_states else 0
+        return plan_chunks(length, longest, least, max_rows, reused, block)
 
     def input_embeds(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
         assert self._embedder is not None, "the artifact takes no images"

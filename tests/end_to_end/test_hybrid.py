@@ -11,6 +11,7 @@ from msgspec import structs
 from torch import Tensor
 
 from eagle_aot.artifact import COPY_STATES, PREFILL, Manifest
+from eagle_aot.artifact.methods import STATE_BLOCK
 from eagle_aot.common.errors import ArtifactError, ContextLengthError
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.scripted import ScriptedDrafter
@@ -26,7 +27,7 @@ from support.runner.engines import decode
 
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "seed": 7}
 LENGTHS = 1, 3, 17, 63, 64, 65, 66, 128, 129, 150
-NEW, TAIL = 24, 16
+NEW = 24
 SHAPES: tuple[dict[str, Any], ...] = (
     *({"chain_len": length} for length in (1, 4, 7)),
     *({"tree": tree} for tree in ((3, 2, 6), (4, 8, 63))),
@@ -137,7 +138,7 @@ def test_reused_rows_change_no_token(
     longer = [*first, *prompt(runner, 90)]
     fork = [*first[:200], *prompt(runner, 130)]
     one_by_one = [first, longer, fork, prompt(runner, 70), prompt(runner, 80)]
-    one_by_one.append([*fork, *prompt(runner, 77)])
+    one_by_one.append([*fork, *prompt(runner, 110)])
     at_once = [[*first, number, *longer[-70:]] for number in range(6)]
     plain = [
         runner.generate(ids, NEW, speculate=False, **sampled).token_ids
@@ -148,10 +149,11 @@ def test_reused_rows_change_no_token(
     found += runner.generate_batch(at_once, NEW, **options)
     assert [text.token_ids for text in found] == plain
     reused = [text.cached_tokens for text in found]
-    assert reused[:2] == [0, len(first) // TAIL * TAIL] and 65 <= reused[2] < 200
-    assert reused[3:6] == [0, 0, len(fork) // TAIL * TAIL]
+    blocks, of_fork = (len(ids) // STATE_BLOCK * STATE_BLOCK for ids in (first, fork))
+    assert reused[:2] == [0, blocks] and 65 <= reused[2] < 200
+    assert reused[3:6] == [0, 0, of_fork]
     assert reused[6] == reused[2], "what the fork has kept"
-    assert all(200 < rows < len(first) for rows in reused[7:]), "a chunk of the first of them"
+    assert all(rows == blocks for rows in reused[7:]), "what the first of them has kept"
 
 
 def test_an_artifact_without_kept_states_is_refused(hybrid_runner: Runner, tmp_path: Path) -> None:

@@ -154,6 +154,11 @@ def test_a_ring_may_be_made_for_longer_chunks() -> None:
     assert ring_slots(1024) == 2048 and ring_slots(1024, 2048) == 3072
 
 
+def test_recurrent_states_take_prompts_by_blocks() -> None:
+    lengths = method_lengths(1000, 4096, 0, block=32)
+    assert (lengths.min_prefill, lengths.max_prefill) == (96, 992)
+
+
 def test_a_ring_is_as_short_as_its_chunks() -> None:
     assert method_lengths(256, 4096, 1024, chunk=256).max_prefill == 256
     assert ring_slots(1024, 256) == 1280 and ring_slots(1024, 80) == 1024 + 96

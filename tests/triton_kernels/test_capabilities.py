@@ -187,7 +187,7 @@ KERNELS: dict[Launch, str] = {
     delta_net_inputs: "delta_net.kernel",
     delta_net_output: "delta_net.kernel",
     delta_rule_step: "delta_rule.kernel",
-    delta_rule_prompt: "delta_rule.kernel",
+    delta_rule_prompt: "delta_rule.blocks",
     copy_rows: "copy_rows.kernel",
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",

@@ -1,8 +1,8 @@
-"""The gated delta rule on a GPU: a program for some columns of one state.
+"""Steps of the gated delta rule on a GPU: a program for some columns of one state.
 
 Columns of a state do not mix, so a program keeps its columns in registers while tokens come.
-Steps, trees and prompts share `taken_in`, the tile and the warps, and so the order of every sum:
-the bits of a state follow from its tokens alone. Importing this module needs triton.
+Chains and trees share `taken_in`, the tile and the warps, and so the order of every sum: the bits
+of a state follow from its tokens alone. Importing this module needs triton.
 """
 
 import torch
@@ -72,38 +72,28 @@ def delta_rule_texts_kernel(
     out_ptr: tl.tensor,
     rows: tl.tensor,
     TAIL: tl.constexpr,
-    PROMPT: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Bring a text's state up to its row 0, keep it, and read it for all rows of a chain.
-
-    A PROMPT's rows are a chain, and the state that is kept has taken them in.
-    """
+    """Bring a text's state up to its row 0, keep it, and read it for all rows of a chain."""
     text, head = tl.program_id(0), tl.program_id(1)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     sequence = tl.load(sequences_ptr + text).to(tl.int64)
     first = tl.load(first_ptr + text)
     at = (sequence * HEADS + head) * K * V + tl.arange(0, K)[:, None] * V + column[None, :]
     state = tl.load(state_ptr + at, mask=(first != 0) & (at >= 0), other=0.0)
-    if not PROMPT:
-        for token in range(TAIL):
-            if tl.load(takes_ptr + text * TAIL + token):
-                slot = tl.load(older_ptr + text * TAIL + token).to(tl.int64)
-                state = taken_in(state, stored_ptr, slot, head, column, HEADS, GROUP, K, V)
-        tl.store(state_ptr + at, state, mask=(first >= 0) & (at >= 0))
-    count = rows
-    if not PROMPT:
-        count = tl.where(tl.load(is_chain_ptr), rows, 0)
-    for number in range(count):
+    for token in range(TAIL):
+        if tl.load(takes_ptr + text * TAIL + token):
+            slot = tl.load(older_ptr + text * TAIL + token).to(tl.int64)
+            state = taken_in(state, stored_ptr, slot, head, column, HEADS, GROUP, K, V)
+    tl.store(state_ptr + at, state, mask=(first >= 0) & (at >= 0))
+    for number in range(tl.where(tl.load(is_chain_ptr), rows, 0)):
         row = text.to(tl.int64) * rows + number
         state = taken_in(state, terms_ptr, row, head, column, HEADS, GROUP, K, V)
         store_read(state, queries_ptr, out_ptr, row, head, column, HEADS, GROUP, K, V)
-    if PROMPT:
-        tl.store(state_ptr + at, state)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -154,48 +144,19 @@ def launch_step(
 ) -> Tensor:
     """Launch both kernels; arguments and result are those of `op.delta_rule_step`,
     [B * T, heads, V]."""
-    out, sizes = _new_result(state, queries)
-    texts, tail = takes.shape
-    rows = queries.shape[0] // texts
-    blocks = state.shape[-1] // sizes["COLUMNS"]
-    shared = {"TAIL": tail, **sizes}
-    queries = queries.contiguous()
-    wrap_triton(delta_rule_texts_kernel)[(texts, state.shape[1], blocks)](
-        state, sequences.contiguous(), first.contiguous(), stored, older.contiguous(),
-        takes.contiguous(), is_chain, terms.contiguous(), queries, out, rows, PROMPT=False,
-        **shared,
-    )  # fmt: skip
-    wrap_triton(delta_rule_paths_kernel)[(queries.shape[0], state.shape[1], blocks)](
-        state, sequences.contiguous(), stored, paths.contiguous(), path_takes.contiguous(),
-        is_chain, queries, out, rows, **shared,
-    )  # fmt: skip
-    return out
-
-
-def launch_prompt(
-    state: Tensor, sequence: Tensor, first: Tensor, terms: Tensor, queries: Tensor
-) -> Tensor:
-    """Launch the kernel of texts; arguments and result are those of
-    `op.delta_rule_prompt`, [T, heads, V]."""
-    out, sizes = _new_result(state, queries)
-    blocks = state.shape[-1] // sizes["COLUMNS"]
-    terms = terms.contiguous()
-    wrap_triton(delta_rule_texts_kernel)[(1, state.shape[1], blocks)](
-        state, sequence, first, terms, sequence, sequence, sequence, terms, queries.contiguous(),
-        out, queries.shape[0], TAIL=0, PROMPT=True, **sizes,
-    )  # fmt: skip
-    return out
-
-
-def _new_result(state: Tensor, queries: Tensor) -> tuple[Tensor, dict[str, int]]:
-    """Allocate what rows read, and return the kernels' constants for the sizes of a state."""
     _, heads, key_dim, value_dim = state.shape
+    (texts, tail), columns = takes.shape, min(COLUMNS, value_dim)
+    rows, blocks = queries.shape[0] // texts, value_dim // columns
+    sizes = {"HEADS": heads, "GROUP": heads * key_dim // queries.shape[1], "K": key_dim}
+    sizes |= {"V": value_dim, "COLUMNS": columns, "TAIL": tail, "num_warps": WARPS}
     out = queries.new_empty((queries.shape[0], heads, value_dim), dtype=torch.float32)
-    return out, {
-        "HEADS": heads,
-        "GROUP": heads * key_dim // queries.shape[1],
-        "K": key_dim,
-        "V": value_dim,
-        "COLUMNS": min(COLUMNS, value_dim),
-        "num_warps": WARPS,
-    }
+    queries = queries.contiguous()
+    wrap_triton(delta_rule_texts_kernel)[(texts, heads, blocks)](
+        state, sequences.contiguous(), first.contiguous(), stored, older.contiguous(),
+        takes.contiguous(), is_chain, terms.contiguous(), queries, out, rows, **sizes,
+    )  # fmt: skip
+    wrap_triton(delta_rule_paths_kernel)[(queries.shape[0], heads, blocks)](
+        state, sequences.contiguous(), stored, paths.contiguous(), path_takes.contiguous(),
+        is_chain, queries, out, rows, **sizes,
+    )  # fmt: skip
+    return out

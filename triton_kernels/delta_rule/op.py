@@ -1,7 +1,8 @@
 """The gated delta rule as operators, which change states in place.
 
 Each is one node of a graph traced by torch.export. Lowered for a GPU it becomes kernels of
-`kernel.py`; on a CPU it runs the reference. Neither importing this module nor tracing needs triton.
+`kernel.py` or `blocks.py`; on a CPU it runs the reference. Neither importing this module nor
+tracing needs triton.
 
 Terms are what states take in of a token: keys, values, decays and rates, float32 [..., W]. Sizes of
 states [places, heads, K, V] are powers of two but for the first two.
@@ -60,9 +61,10 @@ def delta_rule_prompt(
     """Take T tokens into the state of one text and read it after each: float32 [T, heads, V].
 
     `sequence` and `first` int64 [1], `terms` [T, W] and `queries` [T, keys] are as those of
-    `delta_rule_step`.
+    `delta_rule_step`. T must be a multiple of `blocks.BLOCK`, 32; then the bits of all rows are
+    those of the uncut prompt.
     """
-    from eagle_aot.triton_kernels.delta_rule.kernel import launch_prompt
+    from eagle_aot.triton_kernels.delta_rule.blocks import launch_prompt
 
     return launch_prompt(state, sequence, first, terms, queries)
 

@@ -56,6 +56,8 @@ COPY_STATES = "copy_states"
 """The method of a target with recurrent states that keeps them, and returns to them."""
 KEPT_STATES = 4
 """How many states of earlier positions are kept for each sequence."""
+STATE_BLOCK = 32
+"""`prefill` takes tokens into recurrent states by blocks, which begin at multiples of this."""
 
 
 ENCODE_IMAGE = "encode_image_"

@@ -48,6 +48,16 @@ def test_cached_rows_are_not_run_again(
     )
 
 
+@given(st.integers(1, 1000), st.sampled_from([96, 128, 512]), st.data())
+def test_prompts_with_recurrent_states_are_cut_between_blocks(
+    length: int, longest: int, data: st.DataObject
+) -> None:
+    kept = 32 * data.draw(st.integers(0, (length - 1) // 32))
+    chunks = plan_chunks(length, longest, 96, 16, kept, block=32)
+    assert all(chunk.start % 32 == chunk.stop % 32 == 0 for chunk in chunks if not chunk.few_rows)
+    assert chunks[-1].stop == length and all(len(c) <= 16 for c in chunks if c.few_rows)
+
+
 def test_number_of_chunks_is_minimal() -> None:
     assert [len(c) for c in plan_chunks(3000, 1024, 65, 64)] == [1024, 1024, 896, 56]
     assert [len(c) for c in plan_chunks(1152, 1024, 65, 64, reused=100)] == [987, 65]

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 from eagle_aot.triton_kernels.delta_rule.reference import prompt_reference
 
-TAIL, SLOTS, PLACES = 16, 64, 3
+TAIL, SLOTS, PLACES = 16, 128, 3
 """Tokens of a tail, slots of each sequence, and sequences."""
-LENGTH = 40
-CUTS = (0, 1), (1, 24), (24, LENGTH)
+LENGTH, BLOCK = 80, 32
+"""Tokens of a text; a prompt is a multiple of a block."""
 Launch = Callable[..., Tensor]
 
 
@@ -112,7 +112,7 @@ def step_inputs(state: Tensor, stored: Tensor, rows: list[Rows]) -> tuple[Tensor
 
 
 class Texts:
-    """States of PLACES texts on a device, and one text whose reads are known."""
+    """States of PLACES texts on a device, and one text that they take in."""
 
     def __init__(self, sizes: Sizes, launch: Sequence[Launch], device: torch.device) -> None:
         self.sizes, self.device = sizes, device
@@ -155,70 +155,83 @@ class Texts:
         return Rows(place, first, lacking, terms, queries, parents, slots), path
 
 
+Expected = dict[int, Tensor]
+"""What the rows of the text read, [LENGTH, heads, value_dim], by the length of its prompt."""
+
+
 def check_one_text(sizes: Sizes, launch: Sequence[Launch], device: torch.device) -> None:
     """Check that a text's rows read the same bits by every way through it, near to float64's."""
-    texts = Texts(sizes, launch, device)
-    expected = texts.prompt(0, 0, LENGTH)
-    exact = sizes.float64_reads(texts.terms, texts.queries)
-    assert (expected - exact).norm() < 1e-5 * exact.norm()
-    final = texts.state[0].clone()
-    assert torch.equal(torch.cat([texts.prompt(1, *cut) for cut in CUTS]), expected)
-    assert torch.equal(texts.state[1], final)
-    for check in check_plain_rows, check_rejected_chains, check_trees, check_batches:
-        check(Texts(sizes, launch, device), expected)
+
+    def new() -> Texts:
+        return Texts(sizes, launch, device)
+
+    expected = {prompt: plain_rows(new(), prompt) for prompt in (0, BLOCK, 2 * BLOCK)}
+    exact = sizes.float64_reads(new().terms, new().queries)
+    for reads in expected.values():
+        assert (reads - exact).norm() < 1e-5 * exact.norm()
+    check_cuts(new())
+    for check in check_rejected_chains, check_trees, check_batches:
+        check(new(), expected)
 
 
-def check_plain_rows(texts: Texts, expected: Tensor) -> None:
-    """Check rows that come one by one after nothing, and after a prompt."""
-    for place, start in enumerate((0, 20)):
-        if start:
-            texts.prompt(place, 0, start)
-        for first in range(start, LENGTH):
-            read = texts.step(texts.chain(place, first, int(first > start), 1, 0))
-            assert torch.equal(read[0], expected[first])
+def plain_rows(texts: Texts, prompt: int) -> Tensor:
+    """Return what rows read that come one by one after a prompt."""
+    reads = [texts.prompt(0, 0, prompt)] if prompt else []
+    for first in range(prompt, LENGTH):
+        reads.append(texts.step(texts.chain(0, first, int(first > prompt), 1, 0)))
+    return torch.cat(reads)
 
 
-def check_rejected_chains(texts: Texts, expected: Tensor) -> None:
+def check_cuts(texts: Texts) -> None:
+    """Check a prompt that is cut between blocks."""
+    whole, end = texts.prompt(0, 0, 2 * BLOCK), 2 * BLOCK
+    cut = torch.cat((texts.prompt(1, 0, BLOCK), texts.prompt(1, BLOCK, end)))
+    assert torch.equal(cut, whole) and torch.equal(texts.state[1], texts.state[0])
+
+
+def check_rejected_chains(texts: Texts, expected: Expected) -> None:
     """Check rows after drafts that were not accepted; kept drafts would show."""
-    texts.prompt(0, 0, 20)
-    read = texts.step(texts.chain(0, 20, 0, 3, 5))
-    assert torch.equal(read[:3], expected[20:23])
-    assert not torch.equal(read[3], expected[23])
-    read = texts.step(texts.chain(0, 23, 3, 12, 1))
-    assert torch.equal(read[:12], expected[23:35])
-    assert torch.equal(texts.step(texts.chain(0, 35, 12, 1, 0))[0], expected[35])
+    plain = expected[32]
+    texts.prompt(0, 0, 32)
+    read = texts.step(texts.chain(0, 32, 0, 3, 5))
+    assert torch.equal(read[:3], plain[32:35])
+    assert not torch.equal(read[3], plain[35])
+    read = texts.step(texts.chain(0, 35, 3, 12, 1))
+    assert torch.equal(read[:12], plain[35:47])
+    assert torch.equal(texts.step(texts.chain(0, 47, 12, 1, 0))[0], plain[47])
     texts.state[0].zero_()  # what a state holds is read
-    assert not torch.equal(texts.step(texts.chain(0, 36, 1, 1, 0))[0], expected[36])
+    assert not torch.equal(texts.step(texts.chain(0, 48, 1, 1, 0))[0], plain[48])
 
 
-def check_trees(texts: Texts, expected: Tensor) -> None:
+def check_trees(texts: Texts, expected: Expected) -> None:
     """Check the nodes of a tree that are of the text, and the row after them."""
-    texts.prompt(0, 0, 20)
-    texts.step(texts.chain(0, 20, 0, 2, 6))
-    tree, path = texts.tree(0, 22, 2)
+    plain = expected[32]
+    texts.prompt(0, 0, 32)
+    texts.step(texts.chain(0, 32, 0, 2, 6))
+    tree, path = texts.tree(0, 34, 2)
     read = texts.step(tree)
-    assert torch.equal(read[path], expected[22:28])
+    assert torch.equal(read[path], plain[34:40])
     others = [node for node in range(len(read)) if node not in path]
-    assert not any(torch.equal(read[node], row) for node in others for row in expected)
-    texts.stored[22:28] = tree.terms[path]  # as moves do
-    assert torch.equal(texts.step(texts.chain(0, 28, 6, 1, 0))[0], expected[28])
+    assert not any(torch.equal(read[node], row) for node in others for row in plain)
+    texts.stored[34:40] = tree.terms[path]  # as moves do
+    assert torch.equal(texts.step(texts.chain(0, 40, 6, 1, 0))[0], plain[40])
 
 
-def check_batches(texts: Texts, expected: Tensor) -> None:
+def check_batches(texts: Texts, expected: Expected) -> None:
     """Check chains, trees and a text of padding beside each other, at other positions."""
     read = texts.step(*(texts.chain(place, 0, 0, 1, 0) for place in (0, 2)))
-    assert torch.equal(read, expected[:1].expand(2, -1, -1))
-    starts = {2: 7, 0: 20}
+    assert torch.equal(read, expected[0][:1].expand(2, -1, -1))
+    starts = {2: 32, 0: 64}
     for place, start in starts.items():
         texts.prompt(place, 0, start)
-    padding = Rows(1, -1, 0, texts.wrong[:12], texts.queries[:12], slots=[63] * 12)
+    padding = Rows(1, -1, 0, texts.wrong[:12], texts.queries[:12], slots=[SLOTS - 1] * 12)
     before = texts.state[1].clone()
     chains = [texts.chain(place, start, 0, 4, 8) for place, start in starts.items()]
     read = texts.step(*chains, padding).unflatten(0, (3, 12))
     for text, start in enumerate(starts.values()):
-        assert torch.equal(read[text, :4], expected[start : start + 4])
+        assert torch.equal(read[text, :4], expected[start][start : start + 4])
     trees = [texts.tree(place, start + 4, 4) for place, start in starts.items()]
     read = texts.step(*(tree for tree, _ in trees)).unflatten(0, (2, 12))
     for text, start in enumerate(starts.values()):
-        assert torch.equal(read[text, trees[text][1]], expected[start + 4 : start + 10])
+        assert torch.equal(read[text, trees[text][1]], expected[start][start + 4 : start + 10])
     assert texts.state[1].isnan().all() and before.isnan().all()
