@@ -139,7 +139,7 @@ def test_reused_rows_change_no_token(
     fork = [*first[:200], *prompt(runner, 130)]
     one_by_one = [first, longer, fork, prompt(runner, 70), prompt(runner, 80)]
     one_by_one.append([*fork, *prompt(runner, 110)])
-    at_once = [[*first, number, *longer[-70:]] for number in range(6)]
+    at_once = [[*first, number, *longer[-90:]] for number in range(6)]
     plain = [
         runner.generate(ids, NEW, speculate=False, **sampled).token_ids
         for ids in one_by_one + at_once

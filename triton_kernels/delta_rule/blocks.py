@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 BLOCK = 32
-SOLVE_WARPS, PART = 4, 32
+SOLVE_WARPS, PART = 2, 32
 COLUMNS, WARPS = 16, 2
 LEAST_DECAY = 1e-38
 """A decay of zero would make 0 / 0 of two ratios; the square of this one is zero all the same."""
