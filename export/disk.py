@@ -16,8 +16,8 @@ from eagle_aot.export.publish.output_dir import check_disk
 from eagle_aot.export.resolution import ResolvedExport
 from eagle_aot.export.spec import CUDA
 
-TARGET_METHODS = 2
-"""`prefill` and `target_verify`, which read all weights of the target."""
+METHODS = 2
+"""Of a target, `prefill` and `target_verify`, which read all of its weights, and of a drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ def disk_needs(pair: Pair, resolved: ResolvedExport) -> DiskNeeds:
     For CUDA, ExecuTorch writes each method's weights to files next to Inductor's, before it
     deletes those that a method before it has written (`CudaWeightCollector.materialize` and
     `_add_weight`). The weights file is then a copy of what is left, so one process needs all
-    weights twice. Several processes need the saved pair, and the target's weights for both of its
-    methods. Kernels and code take less than a hundredth of that.
+    weights twice. Several processes need the saved pair, and the weights of target and drafter,
+    with tables that both read, for two methods of each. Kernels and code take less than a hundredth
+    of that.
     """
     weights = pair.weight_bytes
     if resolved.backend != CUDA:
@@ -46,8 +47,8 @@ def disk_needs(pair: Pair, resolved: ResolvedExport) -> DiskNeeds:
         return DiskNeeds(written, written)
     if resolved.spec.jobs == 1:
         return DiskNeeds(2 * weights, weights, 2 * weights)
-    assert isinstance(pair.target, nn.Module)
-    compiled = TARGET_METHODS * weight_bytes(pair.target)
+    assert isinstance(pair.target, nn.Module) and isinstance(pair.draft, nn.Module)
+    compiled = METHODS * (weight_bytes(pair.target) + weight_bytes(pair.draft))
     return DiskNeeds(max(weights + compiled, 2 * weights), weights, max(compiled, weights))
 
 

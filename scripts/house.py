@@ -24,7 +24,7 @@ LIMITS = {
     "product lines": 49_000,
     "product files": 397,
     "scripts and lab lines": 10_900,
-    "test lines": 52_500,
+    "test lines": 52_600,
     "class names with two meanings": 0,
     "pairs of runner rooms that import each other": 0,
     "short files with one importer": 8,

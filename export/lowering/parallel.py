@@ -33,15 +33,15 @@ from eagle_aot.artifact import Stage
 from eagle_aot.common.errors import EagleError, ExportError
 from eagle_aot.common.memory import host_own_peak_bytes
 from eagle_aot.common.progress import Progress
-from eagle_aot.common.tensors import untouched_zeros
 from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.lowering.backend import CACHE_DIR
 from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Replacement
+from eagle_aot.export.method_spec import CACHES
 from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.spec import CUDA
-from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.kv_cache import leave_untouched
 
 if TYPE_CHECKING:  # each takes seconds to import, and processes start before that
     from executorch.backends.cuda.cuda_weight_collector import CudaWeightArtifact
@@ -175,13 +175,14 @@ def graph_digest(program: ExportedProgram) -> str:
 
 def save_job(job: Job, path: Path) -> None:
     """Save a job; caches, which are zeros, without their contents."""
-    caches = [module for module in job.pair.modules() if isinstance(module, KVCache)]
-    contents = [(cache.k, cache.v) for cache in caches]
+    caches = [module for module in job.pair.modules() if isinstance(module, CACHES)]
+    contents = [dict(cache.named_buffers()) for cache in caches]
     for cache in caches:
         cache.to("meta")
     torch.save(job, path)
-    for cache, (k, v) in zip(caches, contents, strict=True):
-        cache.k, cache.v = k, v
+    for cache, buffers in zip(caches, contents, strict=True):
+        for name, buffer in buffers.items():
+            setattr(cache, name, buffer)
 
 
 def load_job(path: Path) -> Job:
@@ -189,8 +190,8 @@ def load_job(path: Path) -> Job:
     job = torch.load(path, mmap=True, weights_only=False)
     assert isinstance(job, Job)
     for module in job.pair.modules():
-        if isinstance(module, KVCache):
-            module.k, module.v = untouched_zeros(module.k), untouched_zeros(module.v)
+        if isinstance(module, CACHES):
+            leave_untouched(module)
     return job
 
 

@@ -144,7 +144,7 @@ class CacheSpec:
             return self._make(kv_heads, head_dim, window)
         with torch.device("meta"):
             cache = self._make(kv_heads, head_dim, window)
-        cache.k, cache.v = untouched_zeros(cache.k), untouched_zeros(cache.v)
+        leave_untouched(cache)
         return cache
 
     def recurrent(self, sizes: StateSizes) -> RecurrentCache:
@@ -153,10 +153,16 @@ class CacheSpec:
             return RecurrentCache(sizes, self.sequences)
         with torch.device("meta"):
             cache = RecurrentCache(sizes, self.sequences)
-        cache.untouched()
+        leave_untouched(cache)
         return cache
 
     def _make(self, kv_heads: int, head_dim: int, window: int) -> KVCache:
         if window:
             return RingKVCache(kv_heads, window, head_dim, self.dtype, self.sequences, self.chunk)
         return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
+
+
+def leave_untouched(cache: KVCache | RecurrentCache) -> None:
+    """Replace a cache's buffers by zeros on the host that take no memory until they are written."""
+    for name, buffer in cache.named_buffers():
+        setattr(cache, name, untouched_zeros(buffer))

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.artifact.methods import KEPT_STATES
-from eagle_aot.common.tensors import untouched_zeros
 from eagle_aot.targets.step import PADDING_SLOTS, TAIL, ring_slots
 
 
@@ -120,11 +119,6 @@ class RecurrentCache(nn.Module):
         """Zero the cache; a text that begins at position 0 needs no reset."""
         for buffer in self.buffers():
             buffer.zero_()
-
-    def untouched(self) -> None:
-        """Replace the buffers by zeros on the host that take no memory until they are written."""
-        for name in self.buffer_names:
-            setattr(self, name, untouched_zeros(getattr(self, name)))
 
 
 def has_states(model: nn.Module) -> bool:

@@ -47,6 +47,7 @@ from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Repla
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.recurrent_cache import StateSizes
 from eagle_aot.targets.int4.linear import PackedModule
 from support.pairs import dummy, head_of
 from support.small_lowering import (
@@ -289,6 +290,10 @@ def weights(pair: Pair) -> dict[str, Tensor]:
 
 
 def test_caches_take_no_memory_and_no_disk(pair: Pair, tmp_path: Path) -> None:
+    states = CacheSpec(POSITIONS, torch.float32, sequences=64, on_host=True)
+    pair.kv_cache = states.recurrent(
+        StateSizes(key_heads=16, heads=48, key_dim=128, value_dim=128, taps=4)
+    )
     caches = {name: tensor for name, tensor in tensors(pair).items() if "kv_cache" in name}
     size = sum(tensor.nbytes for tensor in caches.values())
     before = resident_bytes()
