@@ -12,28 +12,10 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.delta_net.reference import UNIT_EPS
+from eagle_aot.triton_kernels.norm_rope_store.kernel import rounded_sum
 
 TILE, WARPS = 4, 4
 """Rows that a program processes at a time."""
-
-
-@triton.jit
-def rounded_sum(
-    parts_ptr: tl.tensor,
-    row: tl.tensor,
-    rows: tl.tensor,
-    column: tl.tensor,
-    inside: tl.tensor,
-    SPLITS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    DTYPE: tl.constexpr,
-) -> tl.tensor:
-    """Return the sums of the parts at `row` and `column`, rounded like a product: float32."""
-    total = tl.zeros((row + column).shape, tl.float32)
-    for split in tl.static_range(SPLITS):
-        part = parts_ptr + (split * rows + row) * WIDTH + column
-        total += tl.load(part, mask=inside, other=0.0).to(tl.float32)
-    return total.to(DTYPE).to(tl.float32)
 
 
 @triton.jit

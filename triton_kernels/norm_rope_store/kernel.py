@@ -21,7 +21,7 @@ SEARCHED = tl.constexpr(64)
 
 
 @triton.jit
-def head_values(
+def rounded_sum(
     parts_ptr: tl.tensor,
     row: tl.tensor,
     rows: tl.tensor,
@@ -31,7 +31,7 @@ def head_values(
     WIDTH: tl.constexpr,
     DTYPE: tl.constexpr,
 ) -> tl.tensor:
-    """Return the sum of parts, rounded like a product: float32 [TILE, D]."""
+    """Return the sums of the parts at `row` and `column`, rounded like a product: float32."""
     total = tl.zeros((row + column).shape, tl.float32)
     for split in tl.static_range(SPLITS):
         part = parts_ptr + (split * rows + row) * WIDTH + column
@@ -68,8 +68,8 @@ def rotated(
     """
     column = tl.arange(0, D)[None, :]
     other = (column + D // 2) % D
-    x = head_values(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
-    y = head_values(parts_ptr, row, rows, first + other, inside, SPLITS, WIDTH, DTYPE)
+    x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
+    y = rounded_sum(parts_ptr, row, rows, first + other, inside, SPLITS, WIDTH, DTYPE)
     if HAS_NORM:
         factor = inverse_rms(x, D, EPS)
         x = (x * factor * tl.load(weight_ptr + column).to(tl.float32)).to(DTYPE).to(tl.float32)
@@ -152,7 +152,7 @@ def store_head(
         x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
                     D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
     else:
-        x = head_values(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, dtype)
+        x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, dtype)
         if HAS_NORM:
             x *= inverse_rms(x, D, EPS)
     tl.store(cache_ptr + slot * D + column, x.to(dtype), mask=inside)
