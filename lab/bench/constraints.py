@@ -3,8 +3,9 @@
 Whole rounds over random text, each restarted at the same context, in turn: greedy ones, ones with a
 logits processor, and ones with constraints, after a few rounds of the same requests. Any text may
 follow in the form "text", so all rows have masks, and no draft is replaced; "schema" forbids most
-drafts: the target waits for the host, which replaces them. An artifact of random weights has no
-tokenizer: its tokens are then made-up words, as many as it has ids.
+drafts. Where the host still finds some to replace, as in trees, the target waits for it in every
+round. An artifact of random weights has no tokenizer: its tokens are then made-up words, as many as
+it has ids.
 """
 
 import random
