@@ -71,6 +71,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     drafter: str
     max_seq_len: int
     weight_bytes: int
+    max_batch_size: int
     cache_bytes: int
     cache_bytes_per_token: int
     disk: DiskNeeds
@@ -150,6 +151,7 @@ def plan_export(spec: ExportSpec) -> ExportPlan | None:
         drafter=pair.draft.kind,
         max_seq_len=resolved.cache_sizes.max_seq_len,
         weight_bytes=weights,
+        max_batch_size=lengths.max_batch_size,
         cache_bytes=cache_bytes(methods, lengths.max_batch_size).bytes,
         cache_bytes_per_token=sum((m.k.nbytes + m.v.nbytes) // m.slots for m in flat),
         disk=disk_needs(pair, resolved),
@@ -279,14 +281,17 @@ def _smaller(spec: ExportSpec, plan: ExportPlan, free: int) -> str:
 
 
 def running_line(plan: ExportPlan) -> str:
-    """Return which context would fit where the artifact's caches do not fit into the memory of
-    this machine; empty if they do."""
+    """Return what fits where the artifact's caches do not all fit into the memory of this machine;
+    empty if they do. Texts share a GPU's memory; a host has the caches of all sequences."""
     if plan.backend == CUDA and not torch.cuda.is_available():
         return ""
     free = free_bytes(torch.device("cuda" if plan.backend == CUDA else "cpu"))
     rest = plan.cache_bytes - plan.cache_bytes_per_token * plan.max_seq_len
     if free is None or plan.weight_bytes + plan.cache_bytes <= free:
         return ""
+    texts = (free - plan.weight_bytes) * plan.max_batch_size // max(plan.cache_bytes, 1)
+    if plan.backend == CUDA and texts > 0:
+        return f"to run it here {gigabytes(free)} are free: {texts} texts of full length share them"
     tokens = (free - plan.weight_bytes - rest) // max(plan.cache_bytes_per_token, 1)
     longest = tokens // STEP * STEP
     fits = f"--max-seq-len {longest} would fit" if longest > 0 else NO_LENGTH

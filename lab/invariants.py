@@ -50,13 +50,16 @@ def check_serial(engine: Engine) -> None:
 
     Checked are running requests, requests in their prompts, and of the free sequences, whose rows
     may be reused, the one that was used last. Requests with images are left out. Without a free
-    sequence to decode in, nothing is checked.
+    sequence to decode in, or memory for it, nothing is checked.
     """
     sequences, running = engine.sequence_pool, len(engine.running)
     if not sequences.free:
         return
     spare, *used_earlier = sequences.free[:-1] or sequences.free
     sequences.forget(spare)
+    longest = max(sequences.cached(sequence).rows + 1 for sequence in sequences.order)
+    if not sequences.hold(spare, longest):
+        return
     for index in range(running):
         if not engine.running[index].request.images:
             _check_running(engine, index, spare)

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from eagle_aot.common.spec import Option
 from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen
-from eagle_aot.runtime_runner.spec import ArtifactSpec
+from eagle_aot.runtime_runner.spec import ManyTextsSpec
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner import Runner
 
 
-class LabSpec(ArtifactSpec, kw_only=True, frozen=True):
+class LabSpec(ManyTextsSpec, kw_only=True, frozen=True):
     """An artifact, how to open it, and how to print results."""
 
     no_cuda_graph: Annotated[bool, Option("Launch the kernels of a round one by one.")] = False
@@ -18,7 +18,7 @@ class LabSpec(ArtifactSpec, kw_only=True, frozen=True):
 
     def load(self, **options: Any) -> "Runner":
         """Open the artifact. Raises EagleError."""
-        return ArtifactSpec.load(self, cuda_graphs=not self.no_cuda_graph, **options)
+        return ManyTextsSpec.load(self, cuda_graphs=not self.no_cuda_graph, **options)
 
 
 def parse_chain_lens(text: str) -> tuple[ChainLen, ...]:

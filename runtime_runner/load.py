@@ -22,6 +22,7 @@ def load_artifact(
     drafter: str | None = None,
     prompt_share: float = PROMPT_SHARE,
     reuse: bool = True,
+    cache_memory: int | None = None,
     verify: Callable[[Manifest, Path], None] = Manifest.verify,
 ) -> Runner:
     """Open an artifact for running: a directory, or a repository on the Hugging Face Hub, ORG/NAME.
@@ -30,7 +31,8 @@ def load_artifact(
     of drafter to use: the artifact's own one, which is the default, or "ngram", prompt lookup, for
     which the artifact needs nothing. `prompt_share` is the share of time that prompts may take from
     running requests. Without `reuse` no prompt continues from cached rows, whatever its parameters
-    say.
+    say. On a GPU caches take at most `cache_memory` bytes, all that is free by default: where that
+    is too little for all sequences, texts share it.
 
     Its files must match the manifest's hashes, as `verify` finds, and not change until they are
     read, and its constants must be the manifest's.
@@ -50,7 +52,9 @@ def load_artifact(
     snapshot = Snapshot(manifest, directory)
     verify(manifest, directory)
     make_drafter = drafter_factory(manifest, directory, drafter)
-    opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
+    opened = open_program(
+        directory, manifest, executor, cuda_graphs=cuda_graphs, cache_memory=cache_memory
+    )
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")

@@ -45,6 +45,7 @@ from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
+from eagle_aot.runtime_runner.program.cache_pages import no_memory
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams, recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
@@ -100,7 +101,7 @@ class Runner:
         schedule = BatchSchedule(
             self._session.rounds, self._session.chooser, self.adaptive_schedule
         )
-        self.engine = Engine(schedule, prompt_share, reuse=reuse)
+        self.engine = Engine(schedule, prompt_share, reuse=reuse, pages=executor.pages)
         self._iterators: WeakSet[Any] = WeakSet()
 
     def __enter__(self) -> Self:
@@ -335,12 +336,19 @@ class Runner:
         """
         if isinstance(shape, Shape) and not shape.is_chain:
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
-        self.engine.sequence_pool.forget()
+        self.engine.sequence_pool.lend(sequences)
         if self.executor.device.type == "cuda":
             self._session.run_short_prompt()  # what is recorded starts from a state that exists
         return self._session.rounds.get_round(
             sequences, Shape.chain(shape) if isinstance(shape, int) else shape
         )
+
+    def reserve(self, sequence: int, length: int) -> None:
+        """Have memory for a text of `length` tokens that the caller runs in a sequence itself.
+        Raises UnsupportedError where it is too small."""
+        pages = self.executor.pages
+        if pages is not None and not pages.grow(sequence, length):
+            raise no_memory(length)
 
     def warm_up(
         self,
@@ -366,7 +374,7 @@ class Runner:
         fixed = shape if isinstance(shape, Shape) else None
         if chosen != AUTO:
             fixed = fixed or Shape.chain(chosen)
-        self.engine.sequence_pool.forget()
+        self.engine.sequence_pool.lend(1)
         with self.batch.sampler.reserve(sampling):
             return self._session.warm_up(checked_size, fixed, trees=shape == AUTO)
 
@@ -381,7 +389,7 @@ class Runner:
             if self.engine.busy:
                 setting = f"tree {AUTO}" if trees else f"chain length {AUTO}"
                 raise SettingError(f"{setting}: not measured: call warm_up first")
-            self.engine.sequence_pool.forget()
+            self.engine.sequence_pool.lend(1)
         return self._session.adaptive(trees)
 
 

@@ -44,6 +44,22 @@ class ArtifactSpec(msgspec.Struct, kw_only=True, frozen=True):
         return load_artifact(self.artifact, self.executor, drafter=self.drafter, **options)
 
 
+class ManyTextsSpec(ArtifactSpec, kw_only=True, frozen=True):
+    """An artifact for many texts at the same time, and what they share."""
+
+    kv_cache_memory: Annotated[float | None, Option(
+        "GiB of a GPU's memory for caches, which texts share. Default: what is free.", ENGINE,
+        "GIB", least=0)] = None  # fmt: skip
+
+    @property
+    def cache_memory(self) -> int | None:
+        """`kv_cache_memory` in bytes."""
+        return None if self.kv_cache_memory is None else int(self.kv_cache_memory * 2**30)
+
+    def load(self, **options: Any) -> "Runner":
+        return ArtifactSpec.load(self, cache_memory=self.cache_memory, **options)
+
+
 class GenerationSpec(ArtifactSpec, kw_only=True, frozen=True):
     """An artifact, and the parameters of requests: those in `params`, replaced by `flags`."""
 

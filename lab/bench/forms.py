@@ -98,6 +98,9 @@ class WithoutForcedDrafts(Constraint):
     def advance(self, token: int) -> None:
         self._constraint.advance(token)
 
+    def restart(self) -> None:
+        self._constraint.restart()
+
     def look_ahead(self, bitmask: Tensor | None) -> list[int]:
         self._constraint.look_ahead(bitmask)
         return []

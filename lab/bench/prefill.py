@@ -20,6 +20,7 @@ FILLS = 3
 def fill_all(runner: Runner, sequences: Iterable[int], context: int) -> None:
     """Fill target and drafter caches of sequences with random tokens."""
     for sequence in sequences:
+        runner.reserve(sequence, context)
         prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
         running = BatchState([sequence], runner.constants.tail, runner.executor.device)
         prefill(Round(runner.target, runner.drafter, 0, running), prompt, Stats(chain_len=0))

@@ -103,7 +103,7 @@ class CheckSpec(LabSpec, kw_only=True, frozen=True):
     ] = False
 
 
-OPENING = {"executor", "no_cuda_graph"}
+OPENING = {"executor", "no_cuda_graph", "kv_cache_memory"}
 USED_BY = {
     "verify": {"as_json"},
     "self_test": {"self_test_prompts", "as_json", *OPENING},

@@ -157,6 +157,7 @@ class RowCheck:
         return self.runner.target.verify(step, moves)
 
     def _fill(self, sequence: int, length: int) -> None:
+        self.runner.reserve(sequence, length)
         if length:
             running = BatchState([sequence], self.runner.constants.tail, self._device)
             round_ = Round(self.runner.target, None, 0, running)

@@ -29,6 +29,7 @@ from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from eagle_aot.runtime_runner.engine.schedule import Schedule
 from eagle_aot.runtime_runner.engine.sequence_pool import PrefixQuery, SequencePool
 from eagle_aot.runtime_runner.engine.turns import Launches, PrefixSharing, PromptShare, PromptTurns
+from eagle_aot.runtime_runner.program.cache_pages import CachePages, no_memory
 
 PROMPT_SHARE = 0.45
 """A running request then takes less than twice its time while a long prompt runs. At 0.5 it would
@@ -42,17 +43,24 @@ class Engine:
     """
 
     def __init__(
-        self, schedule: Schedule, prompt_share: float = PROMPT_SHARE, *, reuse: bool = True
+        self,
+        schedule: Schedule,
+        prompt_share: float = PROMPT_SHARE,
+        *,
+        reuse: bool = True,
+        pages: CachePages | None = None,
     ) -> None:
         """Serve with the rounds of `schedule`.
 
         `prompt_share` is the part of the time that prompts may take from running requests. Without
-        `reuse`, no request reuses cached rows, whatever it requests. Raises SettingError unless the
-        share is between 0 and 1.
+        `reuse`, no request reuses cached rows, whatever it requests. `pages` is what the sequences
+        share of memory, None if each has its own. Raises SettingError unless the share is between 0
+        and 1.
         """
         if not 0 < prompt_share < 1:
             raise SettingError(f"prompt share {prompt_share}: must be between 0 and 1")
         self.schedule, self._reuse, self.launches = schedule, reuse, Launches()
+        self._pages, self._is_full = pages, False
         self._reset_sequences()
         self.waiting: deque[RunningRequest] = deque()
         self.prefilling: list[RunningRequest] = []
@@ -69,7 +77,7 @@ class Engine:
 
     def _reset_sequences(self) -> None:
         """Free all sequences and forget what they hold."""
-        self.sequence_pool = SequencePool(self.schedule.batch, self.schedule.target)
+        self.sequence_pool = SequencePool(self.schedule.batch, self.schedule.target, self._pages)
         self._prefix_sharing = PrefixSharing(self.schedule, self.sequence_pool)
 
     def add(self, request: Request) -> RequestId:
@@ -116,6 +124,7 @@ class Engine:
         Returns the events.
         """
         events = self._apply_calls() + self._admit()
+        self._make_room()
         if self.prefilling and (not self.running or self._share.due):
             events += self._run_prompt()
         elif self.running:
@@ -132,11 +141,18 @@ class Engine:
         return [self._cancel(request) for request in requests if request.request_id in cancelled]
 
     def _admit(self) -> list[Event]:
-        """Give free sequences to waiting requests in their order. Returns the failures."""
+        """Give free sequences to waiting requests in their order, as far as there is memory.
+        Returns the failures."""
         failed = list[Event]()
-        while self.waiting and self.sequence_pool.free:
-            request = self.waiting.popleft()
-            self._allocate(request)
+        while self.waiting and self.sequence_pool.free and not self._is_full:
+            request = self.waiting[0]
+            if not self._allocate(request):
+                if self.prefilling or self.running:
+                    self._is_full = True
+                else:
+                    failed.append(self._fail(request, no_memory(request.length)))
+                continue
+            self.waiting.popleft()
             self.prefilling.append(request)
             try:
                 request.scoring = self._prompt_scoring(request)
@@ -146,12 +162,32 @@ class Engine:
                 failed.append(self._fail(request, error))
         return failed
 
-    def _allocate(self, request: RunningRequest) -> None:
+    def _make_room(self) -> None:
+        """Get memory for what the running requests will add, the oldest first.
+
+        Where it is too small, the youngest request gives up its own and waits to run again.
+        """
+        for request in sorted(self.running, key=lambda request: request.request_id):
+            while request.sequence is not None:
+                if self.sequence_pool.hold(request.sequence, request.length):
+                    break
+                self._preempt(max(self.prefilling + self.running, key=lambda r: r.request_id))
+
+    def _preempt(self, request: RunningRequest) -> None:
+        self.waiting.appendleft(request.again())
+        self._leave(request)
+        self._is_full = bool(self.prefilling or self.running)  # until one of these has ended
+        self.launches.preemptions += 1
+
+    def _allocate(self, request: RunningRequest) -> bool:
+        """Give a request a sequence. Returns whether there is memory for its text so far."""
         query = PrefixQuery.of(request.request, self.schedule.drafter)
         scored = request.request.sampling.prompt_logprobs is not None  # overwrites cached rows
         reuse = request.request.reuse and not scored
-        sequence, reused = self.sequence_pool.allocate(query, reuse, request.contents)
-        request.start(sequence, reused)
+        allocated = self.sequence_pool.allocate(query, reuse, request.contents, request.length)
+        if allocated is not None:
+            request.start(*allocated)
+        return allocated is not None
 
     def _prompt_scoring(self, request: RunningRequest) -> PromptScoring | None:
         num_logprobs = request.request.sampling.prompt_logprobs
@@ -263,7 +299,8 @@ class Engine:
         return events
 
     def _events(self, request: RunningRequest, event: Tokens | Scored) -> list[Event]:
-        events: list[Event] = [event]
+        unsent = request.unsent(event)
+        events: list[Event] = [] if unsent is None else [unsent]
         if request.ended is not None:
             events.append(request.finished(request.ended))
             self._leave(request)
@@ -291,6 +328,7 @@ class Engine:
 
     def _leave(self, request: RunningRequest, *, reusable: bool = True) -> None:
         """Remove a request. The last running request takes its place in the batch."""
+        self._is_full = False
         if request in self.running:
             index, last = self.running.index(request), self.running[-1]
             assert last.sequence is not None

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -33,8 +34,14 @@ class RunningRequest:
     more tokens.
     """
 
-    def __init__(self, request_id: RequestId, request: Request) -> None:
+    def __init__(
+        self, request_id: RequestId, request: Request, sent_scores: int = 0, sent_tokens: int = 0
+    ) -> None:
+        """The first `sent_scores` scores of its prompt and `sent_tokens` of its tokens are in
+        events already, because it runs again from its beginning."""
         self.request_id, self.request = request_id, request
+        self._sent_scores, self._sent_tokens = sent_scores, sent_tokens
+        self._scores = 0
         self.sequence: int | None = None
         self.reused = self.rows = self.scratch_rows = 0
         self.scoring: PromptScoring | None = None
@@ -44,6 +51,20 @@ class RunningRequest:
         self.ended: Reason | None = None
         self.stats = Stats(chain_len=request.chain_len, tree=request.tree)
         self._started = self._first_token = time.perf_counter()
+
+    def again(self) -> "RunningRequest":
+        """Return the request as it waits to run from its beginning. Its tokens will be the same."""
+        if self.request.constraint is not None:
+            self.request.constraint.restart()
+        sent_scores = max(self._sent_scores, self._scores)
+        sent_tokens = max(self._sent_tokens, len(self.output))
+        return RunningRequest(self.request_id, self.request, sent_scores, sent_tokens)
+
+    @property
+    def length(self) -> int:
+        """The tokens of its prompt and of its answer, as far as this is known."""
+        known = max(self._sent_tokens, len(self.output))
+        return len(self.request.prompt) + known
 
     @property
     def prompt_left(self) -> int:
@@ -75,6 +96,7 @@ class RunningRequest:
             if not self.tokens_left:
                 self._end_prompt()
                 self.ended = "length"
+        self._scores += len(scores)
         return Scored(self.request_id, scores)
 
     def run_chunk(self) -> Tensor:
@@ -129,6 +151,25 @@ class RunningRequest:
         logprobs = self._requested(outcome.logprobs[: len(tokens)])
         return Tokens(self.request_id, tokens, drafted, accepted, ranks, logprobs)
 
+    def unsent(self, event: Tokens | Scored) -> Tokens | Scored | None:
+        """Return what of its last event was in none before it ran again, None for nothing."""
+        if isinstance(event, Scored):
+            sent = self._sent_scores - (self._scores - len(event.logprobs))
+            left = event.logprobs[max(sent, 0) :]
+            return replace(event, logprobs=left) if left else None
+        sent = self._sent_tokens - (len(self.output) - len(event.tokens))
+        if sent <= 0:
+            return event
+        if sent >= len(event.tokens):
+            return None
+        return replace(
+            event,
+            tokens=event.tokens[sent:],
+            accepted=max(event.accepted - sent, 0),
+            ranks=event.ranks[sent:],
+            logprobs=event.logprobs[sent:],
+        )
+
     def contents(self, rows: int | None = None) -> CacheContents:
         """Return what its sequence holds, or will hold with `rows` rows of its prompt."""
         placed = self.request.placed
@@ -164,7 +205,13 @@ class RunningRequest:
         return [] if num_logprobs is None else [token.first(num_logprobs) for token in logprobs]
 
     def _append(self, tokens: Sequence[int]) -> list[int]:
-        tokens, stopped = self.request.limits.cut(tokens[: self.tokens_left])
+        sent = max(self._sent_tokens - len(self.output), 0)
+        again, new = tokens[:sent], tokens[sent : self.tokens_left]
+        if self.request.constraint is not None:
+            for token in again:
+                self.request.constraint.advance(token)
+        new, stopped = self.request.limits.cut(new)  # callbacks see each token once
+        tokens = [*again, *new]
         self.output += tokens
         if stopped:
             self.ended = "stop"

@@ -10,7 +10,6 @@ from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.round import Drafter, Outcome, Round
 from eagle_aot.runtime_runner.decode.shape import AUTO, MAX_AUTO_DEPTH, PLAIN, Shape, auto_shapes
 from eagle_aot.runtime_runner.decode.target import Target
-from eagle_aot.runtime_runner.engine.request import RequestId
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 
@@ -78,7 +77,7 @@ class BatchSchedule:
         """`alone` returns the schedule of a request that runs alone, with trees or without them."""
         self._rounds, self._chooser, self._make_alone = rounds, chooser, alone
         self.target, self.drafter, self.batch = rounds.target, rounds.drafter, rounds.batch
-        self._alone: tuple[RequestId, AdaptiveSchedule] | None = None
+        self._alone: tuple[RunningRequest, AdaptiveSchedule] | None = None
         self._options: BatchOptions | None = None  # for the current round, unless it is fixed
         self._planned: tuple[BatchOptions, Shape] | None = None  # for the next round
         self._requests: Sequence[RunningRequest] = ()  # of the current round
@@ -125,16 +124,15 @@ class BatchSchedule:
         """Return the schedule of a request with automatic drafts that runs alone."""
         first = requests[0]
         runs_alone = len(requests) == 1 and first.request.shape is None
-        if self._alone is not None and (not runs_alone or self._alone[0] != first.request_id):
-            request_id, schedule = self._alone
+        if self._alone is not None and (not runs_alone or self._alone[0] is not first):
+            request, schedule = self._alone
             self._alone = None
-            for request in requests:
-                if request.request_id == request_id:
-                    schedule.settle()
-                    request.first_unobserved_row = schedule.first_unobserved_row
+            if request in requests:
+                schedule.settle()
+                request.first_unobserved_row = schedule.first_unobserved_row
         if runs_alone and self._alone is None:
             trees = first.request.tree == AUTO
-            self._alone = first.request_id, self._make_alone(trees)
+            self._alone = first, self._make_alone(trees)
             self._alone[1].begin(first.position, first.first_unobserved_row, trees=trees)
         return None if self._alone is None else self._alone[1]
 

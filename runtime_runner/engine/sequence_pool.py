@@ -21,6 +21,7 @@ from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.engine.kept_states import KeptStates
 from eagle_aot.runtime_runner.engine.request import Request
 from eagle_aot.runtime_runner.images.prompt_image import ImageSpan
+from eagle_aot.runtime_runner.program.cache_pages import CachePages
 
 COPY_LEAST = 32
 """From this many rows on, copying them between sequences is faster than running them."""
@@ -151,43 +152,90 @@ class SequencePool:
     """The sequences of a batch state.
 
     `order` is the sequence at each batch index; `free` are the unused ones, least recently used
-    first.
+    first. Their rows are forgotten, in that order, where others need the memory.
     """
 
-    def __init__(self, batch: BatchState, target: Target, copy_least: int = COPY_LEAST) -> None:
-        """Rows of a common prefix are copied from another sequence from `copy_least` rows on."""
-        self.copy_least = copy_least
+    def __init__(
+        self,
+        batch: BatchState,
+        target: Target,
+        pages: CachePages | None = None,
+        copy_least: int = COPY_LEAST,
+    ) -> None:
+        """Rows of a common prefix are copied from another sequence from `copy_least` rows on.
+        `pages` gives memory to sequences, which all have it if that is None."""
+        self.copy_least, self._pages = copy_least, pages
         self._batch, self._target = batch, target
         self.order: list[int] = batch.sequences.tolist()
         self.free = list(self.order)
+        if pages is not None:
+            for sequence in self.order:
+                pages.shrink(sequence)
         self.kept_states = KeptStates(target)
         self._cached: dict[int, CachedPrefix] = {}
         self._users: dict[int, Callable[[], CacheContents]] = {}
 
     def allocate(
-        self, query: PrefixQuery, reuse: bool, contents: Callable[[], CacheContents]
-    ) -> tuple[int, int]:
+        self,
+        query: PrefixQuery,
+        reuse: bool,
+        contents: Callable[[], CacheContents],
+        length: int = 0,
+    ) -> tuple[int, int] | None:
         """Return a free sequence for a prompt, and how many rows it has of it: 0 without `reuse`.
 
-        `contents` reports what the sequence's new user has in it, at any later time.
+        `contents` reports what the sequence's new user has in it, at any later time. Returns None
+        where there is no memory for a text of `length` tokens.
         """
         matches = {s: self.reusable(query, self.cached(s)) for s in self.free if reuse}
         sequence = self._least_valuable(matches)
+        place = self.free.index(sequence)
         self.free.remove(sequence)
+        if self._pages is not None:
+            self._pages.shrink(sequence, length)
+        if not self.hold(sequence, length):
+            self.free.insert(place, sequence)
+            return None
         self._users[sequence] = contents
         reused = matches.get(sequence, 0)
         self.kept_states.restore(sequence, reused, sequence)
         return sequence, reused
 
+    def hold(self, sequence: int, length: int) -> bool:
+        """Have memory for a text of `length` tokens in a sequence in use. Returns False where that
+        of all free sequences is not enough."""
+        while self._pages is not None and not self._pages.grow(sequence, length):
+            held = next(filter(self._pages.holds, self.free), None)
+            if held is None:
+                return False
+            self.forget(held)
+            self._pages.shrink(held)
+        return True
+
+    def lend(self, count: int) -> None:
+        """Forget all rows: the caller runs rows in the first `count` sequences. They have memory
+        for texts of one length, as long as it can be."""
+        self.forget()
+        if self._pages is not None:
+            for sequence in self.order[count:]:
+                self._pages.shrink(sequence)
+            self._pages.grow_evenly(self.order[:count])
+
     def _least_valuable(self, matches: dict[int, int]) -> int:
         """Return the free sequence with the longest match, unless the least recently used one holds
-        fewer rows than would be overwritten there."""
+        fewer rows than would be overwritten there. Without rows, it is one that shares pages."""
         best = max(self.free, key=lambda s: matches.get(s, 0))
-        oldest = next((s for s in self.free if not self.cached(s).rows), self.free[0])
+        empty = [s for s in self.free if not self.cached(s).rows]
+        oldest = max(empty or self.free[:1], key=self._borders)
+        if best in empty:
+            return oldest
         overwritten = self.cached(best).rows - matches.get(best, 0)
         if self._target.can_copy_rows and self.cached(oldest).rows < overwritten:
             return oldest
         return best
+
+    def _borders(self, sequence: int) -> bool:
+        return self._pages is not None and self._pages.borders(sequence)
 
     def tensor(self, sequence: int) -> Tensor:
         """Return a sequence's number as methods take it, int64 [1]."""

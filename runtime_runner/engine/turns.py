@@ -67,11 +67,12 @@ class PromptTurns:
 class Launches:
     """Time of an engine's forwards in seconds, each from its launch until its tokens are read.
 
-    `rounds` counts the rounds. A forward that fails does not count.
+    `rounds` counts the rounds, `preemptions` how often a request gave up its memory to run again. A
+    forward that fails does not count.
     """
 
     def __init__(self) -> None:
-        self.rounds = 0
+        self.rounds = self.preemptions = 0
         self.rounds_seconds = self.prompts_seconds = 0.0
 
     @contextmanager

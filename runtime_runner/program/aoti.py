@@ -40,8 +40,10 @@ class AotiExecutor:
         methods: Sequence[str],
         *,
         cuda_graphs: bool = True,
+        cache_memory: int | None = None,
     ) -> None:
-        """Load the named methods. With `cuda_graphs`, `repeat` records its step.
+        """Load the named methods. With `cuda_graphs`, `repeat` records its step. Caches take at
+        most `cache_memory` bytes, or what the GPU has free.
 
         Raises UnsupportedError on a machine that the artifact was not compiled for and
         ArtifactError when its files cannot be used."""
@@ -54,10 +56,15 @@ class AotiExecutor:
         check_caches(self._program, manifest.caches)
         self.methods = {name: self._find(directory, name) for name in methods}
         self.device = torch.device("cuda", torch.cuda.current_device())
-        sequences = Constants.from_methods(self._program.constants).max_batch_size
         self.weights = DeviceWeights(
-            data, self.methods.values(), self.device, manifest.caches, sequences
+            data,
+            self.methods.values(),
+            self.device,
+            manifest.caches,
+            Constants.from_methods(self._program.constants),
+            cache_memory,
         )
+        self.pages = self.weights.pages
         self._compiled = {name: self._load(directory, m) for name, m in self.methods.items()}
         self.records = cuda_graphs
         self._graph_pool: Any = torch.cuda.graph_pool_handle()

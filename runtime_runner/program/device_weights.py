@@ -1,12 +1,19 @@
 """The weights and caches of a CUDA program, loaded once to the device."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from eagle_aot.artifact import Constants
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.common.memory import LOWER, in_binary
+from eagle_aot.runtime_runner.program.cache_pages import PAGE, BufferShape, CachePages
 from eagle_aot.runtime_runner.program.executor import check_memory
 from eagle_aot.runtime_runner.program.pte import CudaMethod, TensorData, Weight
+
+RESERVE = 16
+"""One part in so many of a GPU's memory is left to forwards where caches would take all of it."""
 
 
 class DeviceWeights:
@@ -22,11 +29,14 @@ class DeviceWeights:
         methods: Iterable[CudaMethod],
         device: torch.device,
         caches: Collection[str],
-        sequences: int = 1,
+        constants: Constants | None = None,
+        cache_memory: int | None = None,
     ) -> None:
-        """Load everything; the caches hold `sequences` sequences.
+        """Load everything.
 
-        Raises UnsupportedError when the GPU has too little free memory.
+        On a GPU whose memory, or `cache_memory` bytes of it, is too small for the caches of all
+        sequences, keys and values get memory by `pages`. Raises UnsupportedError when it is too
+        small for one sequence.
         """
         self._data = data
         self.caches = frozenset(caches)
@@ -37,10 +47,16 @@ class DeviceWeights:
         for weight in weights.values():
             name = f"{weight.owner} {'cache' if weight.fqn in self.caches else 'weights'}"
             self._parts[name] = self._parts.get(name, 0) + weight.storage_nbytes
-        cached = sum(size for name, size in self._parts.items() if name.endswith("cache"))
-        if device.type == "cuda":
-            check_memory(sum(self._parts.values()) - cached, cached, sequences, device)
-        self._storages = {key: self._load(w, device) for key, w in weights.items()}
+        self.pages: CachePages | None = None
+        self._storages: dict[str | int, Tensor] = {}
+        if device.type == "cuda" and constants is not None:
+            pageable = {key: w for key, w in weights.items() if self._is_pageable(w)}
+            budget = page_budget(self._parts, nbytes(pageable), device, constants, cache_memory)
+            if budget is not None:
+                self._page(pageable, budget, constants, device)
+        for key, weight in weights.items():
+            if key not in self._storages:
+                self._storages[key] = self._load(weight, device)
 
     def tensor(self, weight: Weight) -> Tensor:
         """Return the view of a storage that a method's weight table describes."""
@@ -60,6 +76,35 @@ class DeviceWeights:
         private = weight.fqn in self.caches or weight.device == "cpu"
         return weight.storage_key if private else self._data.segment(weight.storage_key)
 
+    def _is_pageable(self, weight: Weight) -> bool:
+        """Whether it holds keys or values of all sequences, [heads, sequences * slots, D]."""
+        kind = weight.fqn.rpartition(".")[2]
+        return weight.fqn in self.caches and kind in ("k", "v") and len(weight.sizes) == 3
+
+    def _page(
+        self,
+        weights: Mapping[str | int, Weight],
+        budget: int,
+        constants: Constants,
+        device: torch.device,
+    ) -> None:
+        """Let caches share `budget` pages."""
+        from eagle_aot.runtime_runner.program.cuda_pages import CudaPages
+
+        margin = constants.flat_slots - constants.max_seq_len
+        memory = CudaPages(device, budget)
+        shapes = [buffer_shape(w, constants.max_batch_size) for w in weights.values()]
+        self.pages = CachePages(shapes, memory, constants.flat_slots, margin)
+        least = self.pages.most_pages(constants.max_seq_len)
+        if least > budget:
+            raise UnsupportedError(
+                f"the caches of one text of {constants.max_seq_len} tokens take "
+                f"{in_binary(least * PAGE)}, and there are {in_binary(budget * PAGE)} for them on "
+                f"the GPU: {LOWER}"
+            )
+        for key, shape in zip(weights, shapes, strict=True):
+            self._storages[key] = memory.add(shape, margin)
+
     def _load(self, weight: Weight, device: torch.device) -> Tensor:
         if not weight.storage_nbytes:
             return torch.empty(0, dtype=torch.uint8, device=device)
@@ -68,3 +113,37 @@ class DeviceWeights:
         host = torch.frombuffer(self._data.storage(weight.storage_key), dtype=torch.uint8)
         # A copy in either case: what a method may write must not be the mapped file.
         return host.to("cpu" if weight.device == "cpu" else device, copy=True)
+
+
+def buffer_shape(weight: Weight, sequences: int) -> BufferShape:
+    """Return the shape of keys or values [heads, sequences * slots, D]."""
+    heads, slots, head_dim = weight.sizes
+    return BufferShape(heads, sequences, slots // sequences, head_dim * weight.dtype.itemsize)
+
+
+def nbytes(weights: Mapping[str | int, Weight]) -> int:
+    """Return the bytes of some storages."""
+    return sum(weight.storage_nbytes for weight in weights.values())
+
+
+def page_budget(
+    parts: Mapping[str, int],
+    pageable: int,
+    device: torch.device,
+    constants: Constants,
+    cache_memory: int | None,
+) -> int | None:
+    """Return how many pages there are for the `pageable` bytes of caches, None if all of them fit.
+
+    `parts` are the bytes of all weights and caches. Raises UnsupportedError where the GPU has no
+    memory for the caches of one sequence."""
+    total = sum(parts.values())
+    caches = sum(size for name, size in parts.items() if name.endswith("cache"))
+    fixed = total - pageable
+    check_memory(fixed, pageable // constants.max_batch_size, 1, device)
+    free, size = torch.cuda.mem_get_info(device)
+    room = free - fixed
+    if cache_memory is None:
+        return None if pageable <= room else (room - size // RESERVE) // PAGE
+    room = min(room, cache_memory - (caches - pageable))
+    return None if pageable <= room else room // PAGE

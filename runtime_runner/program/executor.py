@@ -10,6 +10,7 @@ from torch import Tensor
 from eagle_aot.artifact import Manifest, methods_of
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.memory import LOWER, free_bytes, in_binary
+from eagle_aot.runtime_runner.program.cache_pages import CachePages
 
 Call = Callable[[], Tensor]
 Part = TypeVar("Part")
@@ -25,11 +26,12 @@ class Recorder(Protocol):
 
 class Executor(Protocol):
     """Runs the methods of one opened program, which holds the KV caches. `records` says whether
-    `repeat` records its step."""
+    `repeat` records its step. `pages` gives memory to sequences, which have it if that is None."""
 
     name: str
     device: torch.device
     records: bool
+    pages: CachePages | None
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
         """Return the outputs of the program's constant methods, by name."""
@@ -50,9 +52,15 @@ EXECUTORS = {"xnnpack": ("executorch",), "cuda": ("aoti", "executorch")}
 
 
 def open_program(
-    directory: Path, manifest: Manifest, executor: str, *, cuda_graphs: bool = True
+    directory: Path,
+    manifest: Manifest,
+    executor: str,
+    *,
+    cuda_graphs: bool = True,
+    cache_memory: int | None = None,
 ) -> Executor:
     """Open the program in `directory` with the named executor, or its backend's default for "auto".
+    Its caches take at most `cache_memory` bytes, which the executor "aoti" can limit.
 
     Raises UnsupportedError when the backend, the executor and this machine do not fit together,
     and ArtifactError when the program cannot be read.
@@ -72,7 +80,11 @@ def open_program(
     if chosen == "aoti":
         from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 
-        return AotiExecutor(directory, manifest, methods, cuda_graphs=cuda_graphs)
+        return AotiExecutor(
+            directory, manifest, methods, cuda_graphs=cuda_graphs, cache_memory=cache_memory
+        )
+    if cache_memory is not None:
+        raise UnsupportedError(f"executor {chosen!r}: its caches have a fixed size")
     from eagle_aot.runtime_runner.program.executorch import ExecuTorchExecutor
 
     return ExecuTorchExecutor(directory, manifest, methods)

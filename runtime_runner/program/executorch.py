@@ -23,6 +23,7 @@ from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import captured_stderr
 from eagle_aot.common.threads import torch_threads
+from eagle_aot.runtime_runner.program.cache_pages import CachePages
 from eagle_aot.runtime_runner.program.executor import Part, check_memory
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
@@ -43,6 +44,7 @@ class ExecuTorchExecutor:
 
     name = "executorch"
     records = False
+    pages: CachePages | None = None
 
     def __init__(self, directory: Path, manifest: Manifest, methods: Sequence[str]) -> None:
         """Load the named methods.

@@ -48,6 +48,9 @@ class Constraint(Protocol):
     def advance(self, token: int) -> None:
         """Append a token to the answer. Raises ConstraintError if no answer can continue so."""
 
+    def restart(self) -> None:
+        """Begin the answer again."""
+
     def look_ahead(self, bitmask: Tensor | None) -> list[int]:
         """Write which tokens may follow the answer to `bitmask` uint8 [W], as `fill` does, unless
         it is None. Returns the tokens that must, as far as they are known."""
@@ -148,7 +151,11 @@ class LLGuidanceConstraint:
     """
 
     def __init__(self, form: CompiledForm) -> None:
-        self._form, self._matcher = form, form.matcher()
+        self._form = form
+        self.restart()
+
+    def restart(self) -> None:
+        self._matcher = self._form.matcher()
         self._answer: list[int] = []
         self._ahead: LLMatcher | None = None
         """A copy that knows the mask after the answer."""

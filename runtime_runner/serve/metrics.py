@@ -136,5 +136,7 @@ class EngineTimeCollector(Collector):
         yield seconds
         text = "Verify forwards of all requests together."
         yield CounterMetricFamily("eagle_engine_rounds", text, value=launches.rounds)
+        text = "Requests that gave up their caches' memory and ran again."
+        yield CounterMetricFamily("eagle_preemptions", text, value=launches.preemptions)
         text = "CPU time of the thread that answers clients."
         yield CounterMetricFamily("eagle_answering_cpu_seconds", text, value=time.thread_time())

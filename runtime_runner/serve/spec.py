@@ -15,7 +15,7 @@ from eagle_aot.runtime_runner.sampling.parameters import (
     SamplingParams,
     recommended,
 )
-from eagle_aot.runtime_runner.spec import ENGINE, ArtifactSpec
+from eagle_aot.runtime_runner.spec import ENGINE, ManyTextsSpec
 
 MAX_KEY_BYTES = 1 << 20
 DEFAULTED = (*RECOMMENDED, "presence_penalty", "frequency_penalty")
@@ -46,7 +46,7 @@ def parse_sampling_defaults(text: str) -> str | dict[str, Any]:
     return values
 
 
-class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
+class ServeSpec(ManyTextsSpec, kw_only=True, frozen=True):
     """The options of `eagle-serve`."""
 
     host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
@@ -127,6 +127,7 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
             "drafter": self.drafter,
             "prompt_share": self.prompt_share,
             "reuse": not self.no_reuse,
+            "cache_memory": self.cache_memory,
         }
 
     def read_keys(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from torch import nn
 
@@ -138,6 +139,17 @@ def test_the_longest_context_that_fits_is_suggested(monkeypatch: pytest.MonkeyPa
     fits, longer = (planned(**TINY, max_seq_len=n) for n in (length, length + 512))
     assert fits.weight_bytes + fits.cache_bytes <= free < longer.weight_bytes + longer.cache_bytes
     assert running_line(fits) == ""
+
+
+def test_texts_share_a_gpu_that_is_too_small_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {**TINY, "backend": "cuda", "check_only": True}
+    made = planned(**options, max_seq_len=65536, max_batch_size=4)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    free = made.weight_bytes + made.cache_bytes * 3 // 4
+    monkeypatch.setattr(plan, "free_bytes", lambda device: free)
+    assert running_line(made).endswith("3 texts of full length share them")
+    monkeypatch.setattr(plan, "free_bytes", lambda device: made.weight_bytes)
+    assert "--max-seq-len" in running_line(made)
 
 
 def test_recurrent_states_are_planned_as_they_are_allocated(tmp_path: Path) -> None:

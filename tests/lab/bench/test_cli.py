@@ -17,7 +17,7 @@ QUICK = ("--repeats", "1", "--chain-lens", "1,3", "--tau", "1.5,4", "--contexts"
 ROUNDS_OPTIONS = {
     "artifact", "--part", "--contexts", "--chain-lens", "--tree", "--drafter", "--rows",
     "--batch-sizes", "--tau", "--repeats", "--executor", "--no-cuda-graph", "--json", "--commit",
-    "--version",
+    "--version", "--kv-cache-memory",
 }  # fmt: skip
 FIELDS = {
     "artifact", "executor", "cuda_graphs", "device", "drafter", "versions", "repeats", "taus",

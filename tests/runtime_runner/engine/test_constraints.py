@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from eagle_aot.runtime_runner.sampling.token_masks import CALM
 from support.runner.engines import Requests, request_of, rounds_over, schedule_over
+from support.runner.text_memory import paged
 from support.runner.toy import VOCAB, SeeingDrafter, ToyTarget, next_token
 
 SEED = 7
@@ -49,6 +50,9 @@ class ToyConstraint:
         if token not in allowed_after(self.answer):
             raise ConstraintError(f"{token} after {self.answer}")
         self.answer.append(token)
+
+    def restart(self) -> None:
+        self.answer.clear()
 
     def look_ahead(self, bitmask: Tensor | None) -> list[int]:
         if bitmask is not None:
@@ -123,12 +127,17 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def engine_of(
-    sequences: int, recorder: Recorder | None = None, pattern: Sequence[bool] = (True, True, False)
+    sequences: int,
+    recorder: Recorder | None = None,
+    pattern: Sequence[bool] = (True, True, False),
+    memory: int | None = None,
 ) -> Engine:
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
+    pages = None if memory is None else paged(target, memory)
     sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
     drafter = SeeingDrafter(target, pattern)
-    return Engine(schedule_over(rounds_over(target, drafter, recorder, sampler)))
+    schedule = schedule_over(rounds_over(target, drafter, recorder, sampler))
+    return Engine(schedule, pages=pages)
 
 
 def constrained(
@@ -163,6 +172,14 @@ def expected(prompt: Sequence[int]) -> list[int]:
         token, allowed = next_token([*prompt, *answer], SEED), allowed_after(answer)
         answer.append(token if token in allowed else min(allowed))
     return answer
+
+
+def test_an_answer_that_runs_again_has_its_form() -> None:
+    engine = engine_of(5, memory=0)
+    prompts = [[i] for i in range(5)]
+    added = [constrained(prompt, 4 if prompt[0] % 2 else 0) for prompt in prompts]
+    assert answers(engine, *added) == [expected(prompt) for prompt in prompts]
+    assert engine.launches.preemptions > 0
 
 
 @pytest.mark.parametrize(("is_recorded", "calm"), [(False, CALM), (True, CALM), (True, 0)])

@@ -24,6 +24,7 @@ from support.runner.engines import (
     rounds_over,
 )
 from support.runner.sampled import expected_logprobs, prompt_logprobs, sampled_text, samplings
+from support.runner.text_memory import paged
 from support.runner.toy import VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -36,15 +37,18 @@ def engine_of(
     recorded: bool = False,
     copies: bool = True,
     waits: bool = False,
+    memory: int | None = None,
 ) -> Engine:
     """Return an engine whose target cuts prompts into short chunks, and copies any number of
-    rows."""
+    rows. Its sequences share `memory` in pages unless that is None."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
+    pages = None if memory is None else paged(target, memory)
     target.can_copy_rows = copies
     sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
     drafter = SeeingDrafter(target, pattern)
     rounds = rounds_over(target, drafter, record if recorded else None, sampler)
-    engine = (WaitingEngine if waits else Engine)(adaptive_schedule_over(rounds, drafter))
+    schedule = adaptive_schedule_over(rounds, drafter)
+    engine = (WaitingEngine if waits else Engine)(schedule, pages=pages)
     engine.sequence_pool.copy_least = 1
     return engine
 
@@ -77,12 +81,20 @@ class EngineMachine(RuleBasedStateMachine):
         recorded=st.booleans(),
         copies=st.integers(0, 4),
         waits=st.booleans(),
+        memory=st.none() | st.integers(0, 150),
     )
     def start(
-        self, sequences: int, pattern: list[bool], recorded: bool, copies: int, waits: bool
+        self,
+        sequences: int,
+        pattern: list[bool],
+        recorded: bool,
+        copies: int,
+        waits: bool,
+        memory: int | None,
     ) -> None:
-        how = {"recorded": recorded, "copies": copies > 0, "waits": waits}
-        self.engine = engine_of(sequences, pattern, **how)
+        self.engine = engine_of(
+            sequences, pattern, recorded=recorded, copies=copies > 0, waits=waits, memory=memory
+        )
         self.requests: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}

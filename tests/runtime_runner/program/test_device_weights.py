@@ -1,5 +1,6 @@
 """Weights and caches over real files: what is shared, what is not, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,12 @@ from torch import Tensor
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.program.cache_pages import PAGE, BufferShape
+from eagle_aot.runtime_runner.program.device_weights import (
+    DeviceWeights,
+    buffer_shape,
+    page_budget,
+)
 from eagle_aot.runtime_runner.program.pte import Program, TensorData, Weight, check_weights
 from support.files.cuda import (
     CPU,
@@ -23,8 +29,10 @@ from support.files.cuda import (
     refusal,
     sample_files,
 )
+from support.runner.logging_executor import CONSTANTS
 
 HOST = torch.device("cpu")
+CONSTANTS4 = replace(CONSTANTS, max_batch_size=4)
 CACHES = ("target.kv_cache.k", "target.kv_cache.v", "draft.kv_cache.k", "t.kv_cache.k")
 
 
@@ -211,4 +219,31 @@ def test_free_memory_is_checked_before_anything_is_loaded(
     needed = sum(DeviceWeights(data, methods.values(), HOST, CACHES).bytes_by_part().values())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (needed - 1, 1 << 30))
     with pytest.raises(UnsupportedError, match="weights take"):
-        DeviceWeights(data, methods.values(), torch.device("cuda", 0), CACHES)
+        DeviceWeights(data, methods.values(), torch.device("cuda", 0), CACHES, CONSTANTS)
+
+
+@pytest.mark.parametrize(("free", "limit", "pages"), [
+    (1000, None, None), (901, None, None), (899, None, 649), (1000, 700, 600), (1000, 901, None),
+    (800, 700, 600),
+])  # fmt: skip
+def test_caches_are_paged_where_not_all_fit(
+    free: int, limit: int | None, pages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50 pages of weights, 100 of states and 750 of keys and values, on a GPU of 1,600 pages."""
+    parts = {"target weights": 50 * PAGE, "target cache": 850 * PAGE}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * PAGE, 1600 * PAGE))
+    memory = None if limit is None else limit * PAGE
+    device = torch.device("cuda", 0)
+    assert page_budget(parts, 750 * PAGE, device, CONSTANTS4, memory) == pages
+
+
+def test_no_memory_for_one_sequence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"target weights": 50 * PAGE, "target cache": 400 * PAGE}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (149 * PAGE, 1600 * PAGE))
+    with pytest.raises(UnsupportedError, match="caches of 1 sequences"):
+        page_budget(parts, 400 * PAGE, torch.device("cuda", 0), CONSTANTS4, None)
+
+
+def test_keys_of_all_sequences_are_a_buffer_of_pages() -> None:
+    weight = Weight("target.a.k", "k", 0, torch.bfloat16, "cuda", 0, (8, 4 * 352, 128), (1, 1, 1))
+    assert buffer_shape(weight, 4) == BufferShape(8, 4, 352, 256)

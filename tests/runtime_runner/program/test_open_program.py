@@ -113,3 +113,9 @@ def test_inputs_are_copied_only_where_compiled_code_cannot_take_them() -> None:
         copy = aligned(view)
         assert torch.equal(copy, view) and copy.is_contiguous()
         assert copy.data_ptr() % 16 == 0 and copy.data_ptr() != view.data_ptr()
+
+
+def test_the_official_runtime_has_caches_of_a_fixed_size(tmp_path: Path) -> None:
+    manifest = replace(MANIFEST, backend="xnnpack")
+    with pytest.raises(UnsupportedError, match="'executorch': its caches have a fixed size"):
+        open_program(tmp_path, manifest, "auto", cache_memory=1 << 30)

@@ -22,6 +22,7 @@ OPTIONS = {
     "--request-timeout", "--max-body", "--prompt-share", "--no-reuse", "--drafter", "--executor",
     "--replicas", "--no-warm-up", "--version", "--allowed-host", "--allow-origin",
     "--share-prefixes", "--strict", "--sampling-defaults", "--tool-call-parser",
+    "--kv-cache-memory",
 }  # fmt: skip
 
 
@@ -40,10 +41,13 @@ def test_the_options_are_frozen() -> None:
 def test_options_reach_the_settings_and_the_engine(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first\n\nsecond\n")
-    spec = ServeSpec(artifact=tmp_path / "tiny", api_key_file=keys, no_reuse=True)
+    spec = ServeSpec(
+        artifact=tmp_path / "tiny", api_key_file=keys, no_reuse=True, kv_cache_memory=1.5
+    )
     assert (spec.model_names, spec.read_keys()) == (("tiny",), ("first", "second"))
     assert spec.load_options == {
         "executor": "auto",
+        "cache_memory": 3 << 29,
         "drafter": None,
         "prompt_share": 0.45,
         "reuse": False,

@@ -15,6 +15,7 @@ from eagle_aot.export.publish.describe import describe_constants
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.round import Drafter
 from eagle_aot.runtime_runner.decode.target import TargetMethods
+from eagle_aot.runtime_runner.program.cache_pages import CachePages
 from eagle_aot.runtime_runner.program.executor import Part
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
@@ -25,6 +26,7 @@ class EagerExecutor:
 
     name = "eager"
     records = False
+    pages: CachePages | None = None
     device = torch.device("cpu")
 
     def __init__(self, pair: Pair, chain_len: int = 4, eos_ids: tuple[int, ...] = ()) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import PREFILL, Constants
+from eagle_aot.runtime_runner.program.cache_pages import CachePages
 from eagle_aot.runtime_runner.program.executor import Part
 
 VOCAB, HIDDEN, TAIL = 50, 4, 16
@@ -22,6 +23,7 @@ class LoggingExecutor:
 
     name = "logging"
     records = False
+    pages: CachePages | None = None
     device = torch.device("cpu")
 
     def __init__(self) -> None:

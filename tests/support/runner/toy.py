@@ -110,7 +110,9 @@ class ToyTarget:
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
         assert int(source) != int(sequence)
         rows = self.slots[int(source)]
-        self.slots[int(sequence)] = {slot: rows[slot] for slot in range(count)}
+        copied = {slot: rows[slot] for slot in range(count)}
+        self.slots[int(sequence)].clear()
+        self.slots[int(sequence)].update(copied)
 
     def keep_state(self, sequence: int, place: int) -> None:
         raise NotImplementedError("it has no states")
