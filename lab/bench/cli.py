@@ -11,6 +11,7 @@ from eagle_aot.common.text import nearest
 PARTS = {
     "rounds": "eagle_aot.lab.bench.rounds",
     "batch": "eagle_aot.lab.bench.batch",
+    "clients": "eagle_aot.lab.bench.clients",
     "prefix": "eagle_aot.lab.bench.prefix",
     "images": "eagle_aot.lab.bench.images",
     "auto": "eagle_aot.lab.bench.auto",
