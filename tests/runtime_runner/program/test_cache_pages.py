@@ -7,32 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.program.cache_pages import PAGE, BufferShape, CachePages, Pages
+from eagle_aot.runtime_runner.program.cache_pages import PAGE, BufferShape, CachePages
+from support.runner.counted_memory import CountedMemory
 
 SEQUENCES, SLOTS, MARGIN, STEP = 4, 60, 5, 8
-
-
-class CountedMemory:
-    """Pages that are mapped, by buffer."""
-
-    def __init__(self, buffers: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.mapped: list[set[int]] = [set() for _ in range(buffers)]
-
-    def used(self) -> int:
-        return sum(map(len, self.mapped))
-
-    def reserve(self, pages: int) -> bool:
-        return self.used() + pages <= self.capacity
-
-    def map(self, buffer: int, pages: Pages) -> None:
-        assert not self.mapped[buffer] & set(pages.tolist()), "mapped twice"
-        self.mapped[buffer] |= set(pages.tolist())
-        assert self.used() <= self.capacity, "more than there is"
-
-    def unmap(self, buffer: int, pages: Pages) -> None:
-        assert self.mapped[buffer] >= set(pages.tolist()), "unmapped twice"
-        self.mapped[buffer] -= set(pages.tolist())
 
 
 def pages_of(shape: BufferShape, slots: dict[int, int]) -> set[int]:
