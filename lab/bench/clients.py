@@ -100,17 +100,15 @@ class Burst:
         """Run a step of the engine. Raises EagleError if a request fails."""
         before, began = self.engine.launches.rounds, time.perf_counter()
         events, now = self.engine.step(), time.perf_counter()
-        round_ = Rounds(seconds=now - began)
-        for event in events:
-            if isinstance(event, Failed):
-                raise EagleError(event.error)
-            if isinstance(event, Tokens):
-                self.times[event.request] += [now] * len(event.tokens)
-                round_.tokens += len(event.tokens)
+        for failed in (event for event in events if isinstance(event, Failed)):
+            raise EagleError(failed.error)
+        runs = [event for event in events if isinstance(event, Tokens)]
+        for run in runs:
+            self.times[run.request] += [now] * len(run.tokens)
         if self.engine.launches.rounds > before:
-            requests = sum(isinstance(event, Tokens) for event in events)
-            self.rounds[requests].tokens += round_.tokens
-            self.rounds[requests].seconds += round_.seconds
+            round_ = self.rounds[len(runs)]
+            round_.tokens += sum(len(run.tokens) for run in runs)
+            round_.seconds += now - began
 
     def result(self, preemptions: int) -> ClientTimes:
         """Return what the clients got."""

@@ -57,14 +57,16 @@ class RunningRequest:
         if self.request.constraint is not None:
             self.request.constraint.restart()
         sent_scores = max(self._sent_scores, self._scores)
-        sent_tokens = max(self._sent_tokens, len(self.output))
-        return RunningRequest(self.request_id, self.request, sent_scores, sent_tokens)
+        return RunningRequest(self.request_id, self.request, sent_scores, self._known_tokens)
 
     @property
     def length(self) -> int:
         """The tokens of its prompt and of its answer, as far as this is known."""
-        known = max(self._sent_tokens, len(self.output))
-        return len(self.request.prompt) + known
+        return len(self.request.prompt) + self._known_tokens
+
+    @property
+    def _known_tokens(self) -> int:
+        return max(self._sent_tokens, len(self.output))
 
     @property
     def prompt_left(self) -> int:

@@ -54,20 +54,17 @@ class BufferShape:
         """Its length in bytes."""
         return self.heads * self.sequences * self.slots * self.entry
 
-    def bounds(self, sequence: int, tokens: int) -> tuple[Pages, Pages]:
-        """Return the first page of each head and the one after the last with so many tokens."""
+    def ends(self, sequence: int, tokens: int) -> Pages:
+        """Return the page after the last of so many tokens, for each head; its first page for 0."""
         first = (np.arange(self.heads) * self.sequences + sequence) * self.slots * self.entry
         used = min(tokens, self.slots) * self.entry
-        return first // PAGE, np.where(used > 0, -(-(first + used) // PAGE), first // PAGE)
+        return -(-(first + used) // PAGE) if used else first // PAGE
 
     def pages_between(self, sequence: int, before: int, after: int) -> Pages:
         """Return the pages that `after` tokens need and `before` of them did not; one of two heads
         is named twice."""
-        starts, ends = self.bounds(sequence, before)[1], self.bounds(sequence, after)[1]
-        if not before:
-            starts = self.bounds(sequence, 0)[0]
-        ranges = [np.arange(a, b) for a, b in zip(starts, ends, strict=True)]
-        return np.concatenate(ranges)
+        ends = zip(self.ends(sequence, before), self.ends(sequence, after), strict=True)
+        return np.concatenate([np.arange(first, end) for first, end in ends])
 
 
 @dataclass
@@ -83,9 +80,8 @@ class Kind:
 
     def cost(self, sequence: int, before: int, after: int) -> int:
         """Return how many more pages a text needs that grows."""
-        return len(self.fresh(self.shape.pages_between(sequence, before, after))) * len(
-            self.buffers
-        )
+        pages = self.fresh(self.shape.pages_between(sequence, before, after))
+        return len(pages) * len(self.buffers)
 
     def fresh(self, pages: Pages) -> Pages:
         """Return those of some pages that have no users."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eagle_aot.runtime_runner.program.cache_pages import PAGE, BufferShape, CachePages, Pages
+from support.runner.counted_memory import CountedMemory
 from support.runner.toy import MAX_ROWS, TAIL, ToyTarget
 
 SLOTS = 400
@@ -11,25 +12,16 @@ ENTRY = PAGE // 7
 """Bytes of a slot: pages begin within slots, and neighbouring sequences share some."""
 
 
-class TextMemory:
-    """As many pages as texts may take together. It is the `PageMemory` of one buffer."""
+class TextMemory(CountedMemory):
+    """As many pages of one buffer as texts may take together."""
 
     def __init__(self, sequences: int, capacity: int) -> None:
+        super().__init__(1, capacity)
         self.shape = BufferShape(2, sequences, SLOTS, ENTRY)
-        self.capacity, self.mapped = capacity, set[int]()
         self.texts: list[Text] = [Text(self, s) for s in range(sequences)]
 
-    def reserve(self, pages: int) -> bool:
-        return len(self.mapped) + pages <= self.capacity
-
-    def map(self, buffer: int, pages: Pages) -> None:
-        assert buffer == 0 and not self.mapped & set(pages.tolist()), "mapped twice"
-        self.mapped |= set(pages.tolist())
-        assert len(self.mapped) <= self.capacity
-
     def unmap(self, buffer: int, pages: Pages) -> None:
-        assert buffer == 0 and self.mapped >= set(pages.tolist()), "unmapped twice"
-        self.mapped -= set(pages.tolist())
+        super().unmap(buffer, pages)
         for text in self.texts:
             text.lose()
 
@@ -50,7 +42,7 @@ class Text(dict[int, int]):
         self._memory, self._sequence = memory, sequence
 
     def __setitem__(self, slot: int, token: int) -> None:
-        assert self._memory.mapped >= self._memory.pages_of(self._sequence, slot), "no memory"
+        assert self._memory.mapped[0] >= self._memory.pages_of(self._sequence, slot), "no memory"
         super().__setitem__(slot, token)
 
     def update(self, tokens: Mapping[int, int] | Iterable[tuple[int, int]], **_: Any) -> None:  # type: ignore[override]
@@ -60,7 +52,7 @@ class Text(dict[int, int]):
     def lose(self) -> None:
         """Forget what is in slots without memory."""
         for slot in list(self):
-            if not self._memory.mapped >= self._memory.pages_of(self._sequence, slot):
+            if not self._memory.mapped[0] >= self._memory.pages_of(self._sequence, slot):
                 del self[slot]
 
 
