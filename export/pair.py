@@ -37,6 +37,7 @@ class Pair(nn.Module):
         if images is not None:
             assert isinstance(target, Gemma4Target)
             target.suppress_tokens(images.tokens.never)
+        self.requires_grad_(False)  # torch cannot lower a branch of a graph that has gradients
 
     @property
     def has_states(self) -> bool:

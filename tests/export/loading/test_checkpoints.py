@@ -139,6 +139,17 @@ def test_a_dummy_head_repeats_its_targets_layer(
     assert head.intermediate_size == gate.out_features
 
 
+@pytest.mark.parametrize(("name", "drafter"), [
+    ("gemma4-31b", "eagle3"), ("gemma4-31b", "dflash2"),
+    ("qwen3.5-4b", "mtp"), ("qwen3-30b-a3b", "ngram"),
+])  # fmt: skip
+def test_no_weight_of_a_pair_has_a_gradient(name: str, drafter: Any) -> None:
+    """Lowering fails for graphs with branches otherwise, as those of recurrent layers are."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        pair = load(dummy(name, dummy_layers=6, drafter=drafter), torch.bfloat16).pair
+    assert [name for name, weight in pair.named_parameters() if weight.requires_grad] == []
+
+
 def test_a_dummy_too_short_for_three_taps_is_refused() -> None:
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
