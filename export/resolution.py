@@ -164,7 +164,10 @@ def _cache_sizes(
     # On a CPU a row is reduced over all of a ring, and long chunks are no faster.
     chunk = min(max_prefill, max_seq_len) if spec.backend == CUDA else 0
     chunk = max(chunk, *image_tokens or (0,))  # an image is in one chunk
-    return CacheSpec(max_seq_len, DTYPES[spec.backend], spec.max_batch_size, chunk)
+    dtype = torch.int8 if spec.kv_cache_dtype == "int8" else DTYPES[spec.backend]
+    if dtype != DTYPES[spec.backend] and spec.backend != CUDA:
+        raise SettingError("--kv-cache-dtype int8: its kernels run on cuda; leave it out here")
+    return CacheSpec(max_seq_len, dtype, spec.max_batch_size, chunk)
 
 
 def choose_attention(requested: Attention | None, backend: Backend) -> Attention:

@@ -78,6 +78,9 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
         least=1, most=65536)] = None  # fmt: skip
     max_batch_size: Annotated[int, Option(
         "Sequences that the KV caches hold.", PROGRAM, "B", least=1, most=128)] = 1  # fmt: skip
+    kv_cache_dtype: Annotated[Literal["auto", "int8"], Option(
+        "Dtype of stored keys and values. auto: the activations'. int8, with a scale for each head "
+        "and token, is for cuda.", PROGRAM)] = "auto"  # fmt: skip
     cpu_weights: Annotated[Literal["float32", "int8", "int4"], Option(
         "Weights of xnnpack's linears. int8 and int4 quantize activations to INT8, too.",
         WEIGHTS)] = "float32"  # fmt: skip

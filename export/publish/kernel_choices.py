@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -16,6 +17,7 @@ from eagle_aot.triton_kernels.dense_gemm import tiling as dense_tiling
 from eagle_aot.triton_kernels.int4_experts.tiling import FEW_ROWS_TILES, many_rows_tile
 from eagle_aot.triton_kernels.int4_gemm import packing
 from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, large_m_tile
+from eagle_aot.triton_kernels.kv_int8 import head_dim_of
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
@@ -123,7 +125,8 @@ def sdpa(node: Node) -> dict[str, Any]:
     kv_heads, window = shape(node, 1)[0], node.args[7]
     assert isinstance(window, int)
     layer = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": window}
-    return layer | asdict(choose_tiling(heads, kv_heads, head_dim, window))
+    int8 = argument_tensor(node.args[1]).dtype == torch.int8
+    return layer | asdict(choose_tiling(heads, kv_heads, head_dim, window, int8=int8))
 
 
 def sdpa_prompt(node: Node) -> dict[str, Any]:
@@ -144,8 +147,8 @@ def norm_rope_store(node: Node) -> dict[str, Any]:
     """Return heads and tiles of norm, rotation and storing before an attention."""
     from eagle_aot.triton_kernels.norm_rope_store import kernel
 
-    kv_heads, _, head_dim = shape(node, 5)
-    layer = {"heads": node.args[10], "kv_heads": kv_heads, "head_dim": head_dim}
+    cache = argument_tensor(node.args[5])
+    layer = {"heads": node.args[10], "kv_heads": cache.shape[0], "head_dim": head_dim_of(cache)}
     return layer | {"tile_rows": kernel.TILE, "warps": kernel.WARPS}
 
 
@@ -153,8 +156,8 @@ def copy_rows(node: Node) -> dict[str, Any]:
     """Return heads and tiles of copied rows."""
     from eagle_aot.triton_kernels.copy_rows import kernel
 
-    kv_heads, _, head_dim = shape(node, 0)
-    layer = {"kv_heads": kv_heads, "head_dim": head_dim}
+    cache = argument_tensor(node.args[0])
+    layer = {"kv_heads": cache.shape[0], "head_dim": head_dim_of(cache)}
     return layer | {"tile_rows": kernel.TILE, "warps": kernel.WARPS}
 
 

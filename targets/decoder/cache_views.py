@@ -12,10 +12,10 @@ from torch import Tensor
 
 from eagle_aot.targets.decoder.attention import additive, attend, attend_with_tail
 from eagle_aot.targets.decoder.kv_cache import KVCache
-from eagle_aot.targets.decoder.norms import cast
 from eagle_aot.targets.step import TAIL, PromptChunk, Rows, Step, one_row_of_rows, rows_of_sequences
 from eagle_aot.triton_kernels import copy_rows as copy_rows_operator
 from eagle_aot.triton_kernels import sdpa_prompt, sdpa_splitk
+from eagle_aot.triton_kernels.kv_int8 import are_readable, read_entries
 
 
 class StepView:
@@ -75,11 +75,11 @@ class StepView:
             if self.moves is not None:
                 sources, targets = (moves.flatten() for moves in self.moves)
                 buffer.index_copy_(1, targets, buffer.index_select(1, sources))
-            buffer.index_copy_(1, self.row_slots, cast(new[0].transpose(0, 1), buffer.dtype))
+            buffer.index_copy_(1, self.row_slots, cache.entries(new[0].transpose(0, 1)))
 
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the split-K operator."""
-        servable = dtype == cache.k.dtype and sdpa_splitk.is_servable(heads, cache.k)
+        servable = are_readable(cache.k, dtype) and sdpa_splitk.is_servable(heads, cache.k)
         return self.step.use_splitk and servable
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
@@ -112,14 +112,14 @@ class StepView:
     def _committed(self, buffer: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the step's sequences of `k` or `v`: [kv_heads * B, slots, head_dim] as `dtype`."""
         if self._cache.sequences == 1:
-            return cast(buffer, dtype)
+            return read_entries(buffer, dtype)
         sequences = self._cache.by_sequence(buffer).index_select(1, self.step.sequences)
-        return cast(sequences.flatten(0, 1), dtype)
+        return read_entries(sequences.flatten(0, 1), dtype)
 
     def _tails(self, buffer: Tensor, dtype: torch.dtype) -> Tensor:
         """Return all rows' tails of `k` or `v`: [kv_heads * B * T, TAIL, head_dim] as `dtype`."""
         tails = buffer.index_select(1, self.tail).unflatten(1, (-1, TAIL)).flatten(0, 1)
-        return cast(tails, dtype)
+        return read_entries(tails, dtype)
 
 
 class PromptView:
@@ -147,11 +147,11 @@ class PromptView:
     def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
         """Store `k`, `v` [1, T, kv_heads, head_dim] in `cache`."""
         for buffer, new in ((cache.k, k), (cache.v, v)):
-            buffer.index_copy_(1, self.row_slots, cast(new[0].transpose(0, 1), buffer.dtype))
+            buffer.index_copy_(1, self.row_slots, cache.entries(new[0].transpose(0, 1)))
 
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the operator for prompts."""
-        servable = dtype == cache.k.dtype and sdpa_prompt.is_servable(heads, cache.k)
+        servable = are_readable(cache.k, dtype) and sdpa_prompt.is_servable(heads, cache.k)
         return self.chunk.use_prompt_kernel and servable
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
@@ -170,9 +170,9 @@ class PromptView:
     def _sequence(self, buffer: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the chunk's sequence of `k` or `v`: [kv_heads, slots, head_dim] as `dtype`."""
         if self._cache.sequences == 1:
-            return cast(buffer, dtype)
+            return read_entries(buffer, dtype)
         sequences = self._cache.by_sequence(buffer)
-        return cast(sequences.index_select(1, self.chunk.sequence).squeeze(1), dtype)
+        return read_entries(sequences.index_select(1, self.chunk.sequence).squeeze(1), dtype)
 
 
 View = StepView | PromptView

@@ -63,4 +63,5 @@ class CachedAttention(SharedInput):
             self.heads,
             isinstance(self.v_norm, RMSNorm),
             norms[0].eps if norms else 0.0,
+            x.dtype,
         )

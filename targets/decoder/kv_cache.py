@@ -11,16 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.tensors import untouched_zeros
+from eagle_aot.targets.decoder.norms import cast
 from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache, StateSizes
 from eagle_aot.targets.step import PADDING_SLOTS, flat_slots, ring_slots
+from eagle_aot.triton_kernels.kv_int8 import SCALE_BYTES, quantize_entries
 
 
 class KVCache(nn.Module):
     """Base class: two zero buffers `k` and `v` [kv_heads, sequences * slots, head_dim].
 
-    Each sequence has `slots` slots; the last `PADDING_SLOTS` of them are for padding rows.
-    `window` is the sliding window and `ring` the number of slots that a ring reuses; both are 0
-    for a flat cache.
+    With a `dtype` of int8 they hold entries of `triton_kernels.kv_int8`, which are wider. Each
+    sequence has `slots` slots; the last `PADDING_SLOTS` of them are for padding rows. `window` is
+    the sliding window and `ring` the number of slots that a ring reuses; both are 0 for a flat
+    cache.
     """
 
     k: Tensor
@@ -34,8 +37,9 @@ class KVCache(nn.Module):
     ) -> None:
         super().__init__()
         self.slots, self.sequences = slots, sequences
+        entry = head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
         for name in ("k", "v"):
-            buffer = torch.zeros(kv_heads, sequences * slots, head_dim, dtype=dtype)
+            buffer = torch.zeros(kv_heads, sequences * slots, entry, dtype=dtype)
             self.register_buffer(name, buffer, persistent=False)
 
     def physical(self, slots: Tensor) -> Tensor:
@@ -51,6 +55,12 @@ class KVCache(nn.Module):
         cache with a window, a row also sees positions up to `last_visible` int64 [...].
         """
         raise NotImplementedError
+
+    def entries(self, new: Tensor) -> Tensor:
+        """Convert keys or values [..., head_dim] to what the buffers hold."""
+        if self.k.dtype == torch.int8:
+            return quantize_entries(new)
+        return cast(new, self.k.dtype)
 
     def by_sequence(self, buffer: Tensor) -> Tensor:
         """View `k` or `v` as [kv_heads, sequences, slots, head_dim]."""

@@ -17,7 +17,9 @@ from support.gemma_oracle import random_tokens
 from support.golden_cases import relative_error
 
 POSITIONS, SEQUENCES, ROWS = 128, 2, 3
-BFLOAT16_KEYS = 2e-2  # of logits, where keys and values are rounded to 8 bits of mantissa
+ROUNDED = {torch.bfloat16: 2e-2, torch.int8: 5e-2}
+"""Largest relative error of logits whose keys and values are rounded to 8 bits, of a mantissa or in
+steps of the largest element's 127th."""
 
 
 @pytest.fixture(params=["random_pair", "qwen3_pair"])
@@ -52,23 +54,27 @@ def forwards(pair: Pair) -> list[Tensor]:
     return [*outputs, logits, taps, draft.fuse(taps)]
 
 
-def test_weights_have_the_models_dtype_and_caches_their_own(directories: tuple[Path, Path]) -> None:
-    pair = load(directories, torch.bfloat16)
+@pytest.mark.parametrize("dtype", ROUNDED, ids=str)
+def test_weights_have_the_models_dtype_and_caches_their_own(
+    directories: tuple[Path, Path], dtype: torch.dtype
+) -> None:
+    pair = load(directories, dtype)
     assert pair.target.dtype == torch.float32
     assert {parameter.dtype for parameter in pair.parameters()} == {torch.float32}
     assert any(isinstance(module, nn.Linear) for module in pair.modules())
     caches = [module for module in pair.modules() if isinstance(module, KVCache)]
-    assert {buffer.dtype for cache in caches for buffer in (cache.k, cache.v)} == {torch.bfloat16}
+    assert {buffer.dtype for cache in caches for buffer in (cache.k, cache.v)} == {dtype}
 
 
+@pytest.mark.parametrize("dtype", ROUNDED, ids=str)
 def test_cached_forwards_return_the_models_dtype_and_differ_by_the_caches_rounding(
-    directories: tuple[Path, Path],
+    directories: tuple[Path, Path], dtype: torch.dtype
 ) -> None:
-    outputs = forwards(load(directories, torch.bfloat16))
+    outputs = forwards(load(directories, dtype))
     expected = forwards(load(directories, torch.float32))
     assert {output.dtype for output in outputs} == {torch.float32}
     for output, reference in zip(outputs, expected, strict=True):
-        assert relative_error(output, reference) < BFLOAT16_KEYS
+        assert relative_error(output, reference) < ROUNDED[dtype]
     assert not torch.equal(outputs[-3], expected[-3])
 
 

@@ -72,8 +72,9 @@ def norm_rope_store(kernel: ModuleType) -> None:
     caches = empty(3, 4096, 64), empty(3, 4096, 64)
     parts, moves = empty(1, 1, 8, 15 * 64), empty(1, 16, dtype=torch.int64)
     kernel.launch(
-        parts, (angles, angles), (None, None), caches, slots, (moves, moves), 9, False, 0.0
-    )
+        parts, (angles, angles), (None, None), caches, slots, (moves, moves), 9, False, 0.0,
+        torch.bfloat16,
+    )  # fmt: skip
 
 
 def copy_rows(kernel: ModuleType) -> None:

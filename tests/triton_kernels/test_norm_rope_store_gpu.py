@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from eagle_aot.triton_kernels.kv_int8 import read_entries
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store, norm_rope_store_reference
 from support.kernels.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
 
@@ -12,6 +13,7 @@ WIDE = [
     Case(1, 8, 32, 16, 256, splits=3, norm_values=True),
     Case(4, 4, 32, 4, 512, splits=2, norm_values=True, has_values=False),
     Case(2, 16, 32, 8, 128),
+    Case(1, 8, 32, 16, 256, splits=3, norm_values=True, int8=True),
 ]
 
 
@@ -26,8 +28,10 @@ def test_the_kernel_matches_float64(case: Case) -> None:
 def test_the_kernel_rounds_where_the_reference_does(case: Case) -> None:
     ours, theirs = case.arguments("cuda"), case.arguments("cuda")
     queries = norm_rope_store(*ours), norm_rope_store_reference(*theirs)
-    for a, b in (queries, *zip(ours[5:7], theirs[5:7], strict=True)):
-        assert (a != b).float().mean() < 0.01
+    caches = ([read_entries(cache, torch.float32) for cache in x[5:7]] for x in (ours, theirs))
+    for a, b in (queries, *zip(*caches, strict=True)):
+        # A largest element that is rounded otherwise changes all of its INT8 entry.
+        assert (a != b).float().mean() < (0.03 if case.int8 else 0.01)
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
 
 

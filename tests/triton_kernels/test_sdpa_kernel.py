@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,18 @@ def test_the_kernels_fit_an_h100_without_spilling(
     assert first.metadata.shared <= SHARED_MEMORY
     assert local_memory(first.asm["cubin"], tmp_path) == 0
     assert local_memory(combine.asm["cubin"], tmp_path) == 0
+
+
+@pytest.mark.parametrize("layer", [(32, 4, 512, 0), (32, 16, 256, 1024), (32, 8, 128, 0)], ids=str)
+def test_int8_entries_are_copied_in_words_of_16_bytes_and_not_read_one_by_one(
+    layer: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into shared memory; no thread reads a single byte of it."""
+    first, _ = launches(
+        monkeypatch, kernel, lambda: rows_attention(kernel, *layer, torch.int8), H100
+    )
+    text = first.compiled(H100).asm["ptx"]
+    assert "cp.async.cg.shared.global" in text and "ld.shared.b8" not in text
 
 
 def test_wide_heads_prefetch_the_next_tile_before_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The attention operator: its arithmetic, and its traced and lowered graphs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.export.lowering.patches import CUDA, applied
+from eagle_aot.triton_kernels.kv_int8 import quantize_entries
 from eagle_aot.triton_kernels.sdpa_splitk import (
     is_servable,
     sdpa_reference,
@@ -24,6 +26,7 @@ SPLITK = torch.ops.eagle_aot.sdpa_splitk.default
 SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 LLAMA = Layer(8, 2, 64, 0, torch.float32)
 RING = Layer(8, 2, 64, 16, torch.float32)
+BFLOAT16 = Layer(8, 2, 64, 0, torch.bfloat16)
 
 
 @st.composite
@@ -113,6 +116,7 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor) -> Tensor:
         entries = q[:, :, : self.layer.kv_heads].flatten(0, 1).transpose(0, 1)
         layer, length = self.layer, self.k.shape[2]
+        entries = quantize_entries(entries) if layer.int8 else entries
         slots = positions % layer.ring if layer.window else positions
         row_slots = (sequences.unsqueeze(-1) * length + slots).flatten()
         for cache in (self.k, self.v):
@@ -195,15 +199,23 @@ def test_is_servable_knows_the_supported_layers(
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "window", "max_rows"),
-    [(64, 0, 64), (64, 0, 512), (64, 16, 64), (512, 0, 64)],  # the last one prefetches tiles
+    ("layer", "max_rows"),
+    [
+        (BFLOAT16, 64),
+        (BFLOAT16, 512),
+        (replace(BFLOAT16, window=16), 64),
+        (replace(BFLOAT16, head_dim=512), 64),  # prefetches tiles
+        (replace(BFLOAT16, int8=True), 64),
+        (replace(BFLOAT16, window=16, int8=True), 64),
+    ],
+    ids=str,
 )
 def test_the_lowered_operator_is_two_kernels_that_copy_no_cache(
-    monkeypatch: pytest.MonkeyPatch, head_dim: int, window: int, max_rows: int
+    monkeypatch: pytest.MonkeyPatch, layer: Layer, max_rows: int
 ) -> None:
     """An argument that seems written would be copied before each call."""
     analyse_for_h100(monkeypatch)
-    program = traced(Layer(8, 2, head_dim, window, torch.bfloat16), max_rows)
+    program = traced(layer, max_rows)
     with applied(CUDA):  # as lowering does
         opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional

@@ -22,6 +22,9 @@ LAYERS = [
     Layer(8, 1, 64, 0, torch.float16),
     Layer(4, 2, 64, 64, torch.bfloat16),  # the shipped target
     Layer(4, 2, 16, 20, torch.bfloat16),
+    Layer(32, 4, 512, 0, torch.bfloat16, int8=True),
+    Layer(32, 16, 256, 1024, torch.bfloat16, int8=True),
+    Layer(32, 8, 128, 0, torch.bfloat16, int8=True),
 ]
 SLOTS = 32864
 CUTS = (0, 1, 64, 65, 128, 200, 329, 512, 600)

@@ -31,6 +31,9 @@ LAYERS = [
     Layer(4, 2, 64, 64, torch.bfloat16),  # the shipped target
     Layer(4, 1, 128, 0, torch.bfloat16),
     Layer(4, 2, 16, 20, torch.bfloat16),
+    replace(GEMMA_FULL, int8=True),
+    replace(GEMMA_SLIDING, int8=True),
+    replace(LLAMA, int8=True),
 ]
 CONTEXTS = [0, 1, 15, 16, 17, 511, 1040, 4096, 30000]
 FEW = [-1, 0, 0, 1, 2, 2, -1, 6]

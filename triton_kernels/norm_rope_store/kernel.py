@@ -6,10 +6,14 @@ an entry is moved by the program that stores a row in its old slot, which has re
 Importing this module needs triton.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
+
+from eagle_aot.triton_kernels.kv_int8 import head_dim_of
+from eagle_aot.triton_kernels.kv_int8.kernel import store_quantized
 
 TILE = 8
 """Rows per program."""
@@ -87,27 +91,28 @@ def move(
     targets_ptr: tl.tensor,
     tile: tl.tensor,
     count: tl.tensor,
-    D: tl.constexpr,
+    ENTRY: tl.constexpr,
+    WIDTH: tl.constexpr,
     MOVES: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Copy entries of a sequence within a head's cache.
+    """Copy entries [ENTRY] of a sequence within a head's cache; WIDTH is a power of two.
 
     These are the entries whose source is the slot of one of this tile's rows; the first tile also
     copies those whose source is the slot of none of the sequence's `count` rows. All are read
     before this program writes any.
     """
-    entry, column = tl.arange(0, MOVES)[:, None], tl.arange(0, D)[None, :]
+    entry, column = tl.arange(0, MOVES)[:, None], tl.arange(0, WIDTH)[None, :]
     source, target = tl.load(sources_ptr + entry), tl.load(targets_ptr + entry)
     mover = tl.zeros((MOVES,), tl.int32)
     for start in range(0, count, SEARCHED):
         row = start + tl.arange(0, SEARCHED)[None, :]
         slot = tl.load(slots_ptr + row, mask=row < count, other=-1)
         mover = tl.maximum(mover, tl.max(tl.where(slot == source, row // TILE, 0), axis=1))
-    differs = (source != target) & (mover[:, None] == tile) & (column < D)
-    x = tl.load(cache_ptr + source * D + column, mask=differs, other=0.0)
+    differs = (source != target) & (mover[:, None] == tile) & (column < ENTRY)
+    x = tl.load(cache_ptr + source * ENTRY + column, mask=differs, other=0.0)
     tl.debug_barrier()
-    tl.store(cache_ptr + target * D + column, x, mask=differs)
+    tl.store(cache_ptr + target * ENTRY + column, x, mask=differs)
 
 
 @triton.jit
@@ -126,6 +131,7 @@ def store_head(
     count: tl.tensor,
     rows: tl.tensor,
     D: tl.constexpr,
+    ENTRY: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
     MOVES: tl.constexpr,
@@ -133,29 +139,32 @@ def store_head(
     HAS_NORM: tl.constexpr,
     EPS: tl.constexpr,
     TILE: tl.constexpr,
+    DTYPE: tl.constexpr,
 ) -> None:
     """Store tile `tile` of part `part` of `count` rows, for the head with columns from `first` on.
 
     With MOVES a part is a sequence, whose entries are moved first.
     """
-    dtype: tl.constexpr = cache_ptr.dtype.element_ty
     step, column = tl.arange(0, TILE)[:, None], tl.arange(0, D)[None, :]
     if MOVES:
         entries = part * MOVES
         move(cache_ptr, slots_ptr + part * count, sources_ptr + entries, targets_ptr + entries,
-             tile, count, D, MOVES, TILE)  # fmt: skip
+             tile, count, ENTRY, D if ENTRY == D else 2 * D, MOVES, TILE)  # fmt: skip
     row = part * count + tile * TILE + step
     is_row = tile * TILE + step < count
     inside = is_row & (column < D)
     slot = tl.load(slots_ptr + row, mask=is_row, other=0)
     if IS_KEY:
         x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
-                    D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
+                    D, SPLITS, WIDTH, HAS_NORM, EPS, DTYPE)  # fmt: skip
     else:
-        x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, dtype)
+        x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
         if HAS_NORM:
             x *= inverse_rms(x, D, EPS)
-    tl.store(cache_ptr + slot * D + column, x.to(dtype), mask=inside)
+    if ENTRY == D:
+        tl.store(cache_ptr + slot * D + column, x.to(DTYPE), mask=inside)
+    else:
+        store_quantized(cache_ptr, slot, is_row, x.to(DTYPE).to(tl.float32), D, ENTRY)
 
 
 @triton.jit(do_not_specialize=["rows", "batch"])
@@ -177,6 +186,7 @@ def norm_rope_store_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
+    ENTRY: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
     MOVES: tl.constexpr,
@@ -208,16 +218,18 @@ def norm_rope_store_kernel(
         tiles = tl.cdiv(count, TILE)
         part = program // 2 // KV_HEADS // tiles
         tile = program // 2 // KV_HEADS % tiles
-        cache = head.to(tl.int64) * SLOTS * D
+        cache = head.to(tl.int64) * SLOTS * ENTRY
         if program % 2 == 0:
             store_head(k_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, slots_ptr,
                        sources_ptr, targets_ptr, part, tile, (HEADS + head) * D, count, rows,
-                       D, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE)  # fmt: skip
+                       D, ENTRY, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE,
+                       dtype)  # fmt: skip
         else:
             first = WIDTH - (KV_HEADS - head) * D
             store_head(v_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, slots_ptr,
                        sources_ptr, targets_ptr, part, tile, first, count, rows,
-                       D, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE)  # fmt: skip
+                       D, ENTRY, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE,
+                       dtype)  # fmt: skip
 
 
 def launch(
@@ -230,6 +242,7 @@ def launch(
     heads: int,
     norm_values: bool,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Launch the kernel; arguments and result are those of `op.norm_rope_store`.
 
@@ -237,9 +250,10 @@ def launch(
     """
     (cos, sin), (q_weight, k_weight), (k_cache, v_cache) = angles, weights, caches
     sources, targets = moves
-    kv_heads, slots, head_dim = k_cache.shape
+    kv_heads, slots, entry = k_cache.shape
+    head_dim = head_dim_of(k_cache)
     splits, _, rows, width = parts.shape
-    q = k_cache.new_empty(1, rows, heads, head_dim)
+    q = parts.new_empty((1, rows, heads, head_dim), dtype=dtype)
     batch, moved = (1, 0) if sources is None else sources.shape
     tiles = triton.cdiv(rows, TILE) * heads
     stored = triton.cdiv(rows // batch, TILE) * batch * kv_heads
@@ -261,6 +275,7 @@ def launch(
         HEADS=heads,
         KV_HEADS=kv_heads,
         D=head_dim,
+        ENTRY=entry,
         WIDTH=width,
         SPLITS=splits,
         MOVES=moved,

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, triton_op
 
+from eagle_aot.triton_kernels.kv_int8 import head_dim_of, quantize_entries
+
 # `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
 
@@ -30,21 +32,23 @@ def norm_rope_store(
     heads: int,
     norm_values: bool,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Store the keys and values of R rows and return their queries [1, R, heads, D].
 
     `parts` [S, 1, R, N] add up, in ascending order, to the concatenated queries, keys and values,
-    rounded to the caches' dtype: `heads` query heads and `kv_heads` key and value heads of D
-    elements each. If N is too small for values, the keys before their norm are the values. Queries
-    and keys are RMS-normalised with `q_weight` and `k_weight` [D], which are optional, and rotated
-    by `cos` and signed `sin` float32 [1, R, 1, D]. With `norm_values` values are normalised without
-    a weight.
+    rounded to `dtype`, that of the result: `heads` query heads and `kv_heads` key and value heads
+    of D elements each. If N is too small for values, the keys before their norm are the values.
+    Queries and keys are RMS-normalised with `q_weight` and `k_weight` [D], which are optional, and
+    rotated by `cos` and signed `sin` float32 [1, R, 1, D]. With `norm_values` values are normalised
+    without a weight.
 
-    `k_cache`, `v_cache` [kv_heads, slots, D]. First the entries at `sources` int64 [B, M] of each
-    sequence are copied to `targets` int64 [B, M], unless both are the same. Then each row is stored
-    at `row_slots` int64 [R], R / B rows of each sequence in turn. A row's slot may be a source, but
-    not a target, and a target may not be the source of another entry. Sequences share no slot
-    except for padding, which is never read. B is 1 if nothing is moved.
+    `k_cache`, `v_cache` [kv_heads, slots, D] of `dtype`, or INT8 entries. First the entries at
+    `sources` int64 [B, M] of each sequence are copied to `targets` int64 [B, M], unless both are
+    the same. Then each row is stored at `row_slots` int64 [R], R / B rows of each sequence in turn.
+    A row's slot may be a source, but not a target, and a target may not be the source of another
+    entry. Sequences share no slot except for padding, which is never read. B is 1 if nothing is
+    moved.
     """
     from eagle_aot.triton_kernels.norm_rope_store.kernel import launch
 
@@ -58,6 +62,7 @@ def norm_rope_store(
         heads=heads,
         norm_values=norm_values,
         eps=eps,
+        dtype=dtype,
     )
 
 
@@ -76,10 +81,11 @@ def _cpu(
     heads: int,
     norm_values: bool,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tensor:
     return norm_rope_store_reference(
         parts, cos, sin, q_weight, k_weight, k_cache, v_cache, row_slots, sources, targets, heads,
-        norm_values, eps,
+        norm_values, eps, dtype,
     )  # fmt: skip
 
 
@@ -98,8 +104,9 @@ def _shape(
     heads: int,
     norm_values: bool,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tensor:
-    return k_cache.new_empty(1, parts.shape[2], heads, k_cache.shape[-1])
+    return parts.new_empty((1, parts.shape[2], heads, head_dim_of(k_cache)), dtype=dtype)
 
 
 def norm_rope_store_reference(
@@ -116,13 +123,14 @@ def norm_rope_store_reference(
     heads: int,
     norm_values: bool,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Do what `norm_rope_store` does, rounding after each step as separate modules do.
 
     Returns queries [1, R, heads, D].
     """
-    kv_heads, _, head_dim = k_cache.shape
-    product = parts.sum(0).to(k_cache.dtype).unflatten(-1, (-1, head_dim))
+    kv_heads, head_dim = k_cache.shape[0], head_dim_of(k_cache)
+    product = parts.sum(0).to(dtype).unflatten(-1, (-1, head_dim))
     queries, keys = product[:, :, :heads], product[:, :, heads : heads + kv_heads]
     values = product[:, :, -kv_heads:]
     if norm_values:
@@ -131,7 +139,9 @@ def norm_rope_store_reference(
     for cache, new in ((k_cache, keys), (v_cache, values)):
         if sources is not None and targets is not None:
             cache.index_copy_(1, targets.flatten(), cache.index_select(1, sources.flatten()))
-        cache.index_copy_(1, row_slots, new[0].transpose(0, 1))
+        rows = new[0].transpose(0, 1)
+        entries = quantize_entries(rows) if cache.dtype == torch.int8 else rows
+        cache.index_copy_(1, row_slots, entries)
     normed = _rms_norm(queries, q_weight, eps) if q_weight is not None else queries
     return _rotated(normed, cos, sin).contiguous()
 

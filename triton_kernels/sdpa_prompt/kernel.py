@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels.kv_int8.kernel import elements_as, scales_of
 from eagle_aot.triton_kernels.sdpa_prompt.tiling import PromptTiling, choose_tiling
 
 LOG2_E = math.log2(math.e)
@@ -37,6 +38,7 @@ def sdpa_prompt_kernel(
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
+    ENTRY: tl.constexpr,
     VALUES: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
@@ -47,9 +49,10 @@ def sdpa_prompt_kernel(
 ) -> None:
     """Attend with ROWS rows of all query heads of a key head: q, out [rows, HEADS, D].
 
-    k and v are [HEADS / GROUP, caches, slots, D]; a program computes VALUES columns of the values.
-    With AHEAD a row also sees positions up to `last`. Programs of one head are neighbours, which
-    find its keys in L2; those of the last rows, which see the most keys, come first.
+    k and v are [HEADS / GROUP, caches, slots, ENTRY], INT8 where ENTRY is not D; a program computes
+    VALUES columns of the values. With AHEAD a row also sees positions up to `last`. Programs of one
+    head are neighbours, which find its keys in L2; those of the last rows, which see the most keys,
+    come first.
     """
     PARTS: tl.constexpr = D // VALUES
     rows = tl.full((), rows, tl.int32)  # a size is passed as 64 bits, or as a known number
@@ -74,8 +77,8 @@ def sdpa_prompt_kernel(
     d, columns = tl.arange(0, D), first_column + tl.arange(0, VALUES)
     item = row * HEADS + kv_head * GROUP + tile_row % GROUP  # 32 bits: 131,072 rows of 16,384
     q = tl.load(q_ptr + item[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
-    k_ptr += (kv_head * caches + cache) * slots * D
-    v_ptr += (kv_head * caches + cache) * slots * D
+    k_ptr += (kv_head * caches + cache) * slots * ENTRY
+    v_ptr += (kv_head * caches + cache) * slots * ENTRY
     m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
     l_i = tl.zeros((ROW_TILE,), tl.float32)
     acc = tl.zeros((ROW_TILE, VALUES), tl.float32)
@@ -85,8 +88,10 @@ def sdpa_prompt_kernel(
         slot = key % RING if WINDOW else key
         # Keys that no row sees may hold anything, including NaN.
         present = ((key <= end) & (key >= least))[:, None]
-        k = tl.load(k_ptr + slot[:, None] * D + d[None, :], mask=present, other=0.0)
-        score = tl.dot(q, tl.trans(k), input_precision="ieee")
+        k = tl.load(k_ptr + slot[:, None] * ENTRY + d[None, :], mask=present, other=0.0)
+        score = tl.dot(q, tl.trans(elements_as(k, q.dtype)), input_precision="ieee")
+        if ENTRY != D:
+            score *= scales_of(k_ptr, slot, (key <= end) & (key >= least), D, ENTRY)[None, :]
         seen_by_all = tile + KEY_TILE <= low + 1
         if WINDOW:
             seen_by_all &= tile > high - WINDOW
@@ -102,7 +107,10 @@ def sdpa_prompt_kernel(
         alpha = tl.exp2((m_i - base) * SCALE)
         p = tl.exp2(tl.fma(score, SCALE, -(base * SCALE)[:, None]))
         l_i = tl.fma(l_i, alpha, tl.sum(p, 1))
-        v = tl.load(v_ptr + slot[:, None] * D + columns[None, :], mask=present, other=0.0)
+        v = tl.load(v_ptr + slot[:, None] * ENTRY + columns[None, :], mask=present, other=0.0)
+        if ENTRY != D:
+            p *= scales_of(v_ptr, slot, (key <= end) & (key >= least), D, ENTRY)[None, :]
+        v = elements_as(v, q.dtype)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_ij
     out = acc / l_i[:, None]
@@ -148,6 +156,7 @@ def launch(
         HEADS=heads,
         GROUP=group,
         D=head_dim,
+        ENTRY=k.shape[-1],
         VALUES=head_dim // tiles.parts,
         WINDOW=window,
         RING=ring,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, triton_op
 
+from eagle_aot.triton_kernels.kv_int8 import head_dim_of, read_entries
 from eagle_aot.triton_kernels.sdpa_prompt.tiling import is_tileable
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -33,13 +34,14 @@ def sdpa_prompt(
 ) -> Tensor:
     """Attend with `q` [1, T, heads, D], T consecutive rows of a sequence; same shape, contiguous.
 
-    `q`, `k` and `v` have one of `DTYPES`. `k`, `v` [kv_heads, S, slots, D] are the caches of S
-    sequences; the entries of the rows are already stored. Head h reads key/value head
-    h // (heads / kv_heads); scores are multiplied by `scale` > 0. A row sees all positions up to
-    its own, or the last `window` of them. With a window, slots are positions modulo `ring`; without
-    one, `window` and `ring` are 0. `input_pos` int64 [T] counts up by one, and `sequence` int64 [1]
-    is the index of the cache; both are on the device. `last_visible` int64 [T] is the last position
-    that a row sees, if that is after its own and in the chunk: rows of an image see all of it.
+    `q`, `k` and `v` have one of `DTYPES`, or `k` and `v` are INT8 entries. `k`, `v` [kv_heads, S,
+    slots, D] are the caches of S sequences; the entries of the rows are already stored. Head h
+    reads key/value head h // (heads / kv_heads); scores are multiplied by `scale` > 0. A row sees
+    all positions up to its own, or the last `window` of them. With a window, slots are positions
+    modulo `ring`; without one, `window` and `ring` are 0. `input_pos` int64 [T] counts up by one,
+    and `sequence` int64 [1] is the index of the cache; both are on the device. `last_visible` int64
+    [T] is the last position that a row sees, if that is after its own and in the chunk: rows of an
+    image see all of it.
 
     Softmax and sums are float32. A row's bits depend on its position and on the entries that it
     sees, not on its chunk, on other rows and slots, or on the length of the cache. Raises
@@ -101,7 +103,7 @@ def _check(q: Tensor, k: Tensor, window: int, ring: int) -> None:
 
 def is_servable(heads: int, k: Tensor) -> bool:
     """Whether the kernel supports `heads` query heads and keys `k` [kv_heads, ..., D]."""
-    return k.dtype in DTYPES and is_tileable(heads, k.shape[0], k.shape[-1])
+    return k.dtype in (*DTYPES, torch.int8) and is_tileable(heads, k.shape[0], head_dim_of(k))
 
 
 def sdpa_prompt_reference(
@@ -124,7 +126,7 @@ def sdpa_prompt_reference(
     first, last = int(input_pos[0]), int(seen_to.max())
     position = torch.arange(max(0, first - window + 1) if window else 0, last + 1, device=q.device)
     slots = torch.remainder(position, ring) if ring else position
-    keys, values = (cache[:, int(sequence), slots].to(wide) for cache in (k, v))
+    keys, values = (read_entries(cache[:, int(sequence), slots], wide) for cache in (k, v))
     age = input_pos.unsqueeze(1) - position
     visible = (position <= seen_to.unsqueeze(1)) & ((age < window) if window else True)
     rows = q[0].transpose(0, 1).unflatten(0, (k.shape[0], -1)).to(wide)  # [kv_heads, group, T, D]

@@ -31,10 +31,17 @@ from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     prefetch,
     queries,
     store_partial,
+    sums,
     tile_items,
 )
 from eagle_aot.triton_kernels.sdpa_splitk.tail import attend_tails
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling, choose_tiling, tail_rows, tile_rows
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
+    Tiling,
+    choose_tiling,
+    reads_pairs,
+    tail_rows,
+    tile_rows,
+)
 
 LOG2_E = math.log2(math.e)
 
@@ -67,6 +74,7 @@ def sdpa_splitk_kernel(
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
+    ENTRY: tl.constexpr,
     TAIL: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
@@ -76,14 +84,16 @@ def sdpa_splitk_kernel(
     TAIL_ROWS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    PAIRED: tl.constexpr,
     AHEAD: tl.constexpr,
 ) -> None:
     """Compute what one chunk of one key/value head adds to each of ROWS rows of a sequence.
 
-    q [batch, rows, HEADS, D], k and v [HEADS / GROUP, caches, slots, D], int64 positions [batch,
-    rows], sequences [batch] and tail [batch, rows, TAIL] -> partial [SPLITS + 1, batch, rows,
-    HEADS, D], the weighted sum of values divided by its largest element, and stats float32 [3,
-    SPLITS + 1, batch, rows, HEADS]: the maximum score (base 2), the sum of weights, that element.
+    q [batch, rows, HEADS, D], k and v [HEADS / GROUP, caches, slots, ENTRY], which are INT8 where
+    ENTRY is not D, int64 positions [batch, rows], sequences [batch] and tail [batch, rows, TAIL] ->
+    partial [SPLITS + 1, batch, rows, HEADS, D], the weighted sum of values divided by its largest
+    element, and stats float32 [3, SPLITS + 1, batch, rows, HEADS]: the maximum score (base 2), the
+    sum of weights, that element.
 
     Programs for tails come first. In the others, tiles of rows vary fastest, then chunks: tiles
     that read the same keys run at the same time, and all but one find them in L2. Heads vary last,
@@ -96,8 +106,8 @@ def sdpa_splitk_kernel(
     if program < tails:
         attend_tails(
             q_ptr, k_ptr, v_ptr, positions_ptr, sequences_ptr, tail_ptr, partial_ptr, stats_ptr,
-            program, batch, rows, caches, slots, SCALE, HEADS, GROUP, D, TAIL, WINDOW, RING, SPLITS,
-            TAIL_ROWS, ROW_TILE, KEY_TILE,
+            program, batch, rows, caches, slots, SCALE, HEADS, GROUP, D, ENTRY, TAIL, WINDOW, RING,
+            SPLITS, TAIL_ROWS, ROW_TILE, KEY_TILE, PAIRED,
         )  # fmt: skip
         return
     program -= tails
@@ -123,13 +133,10 @@ def sdpa_splitk_kernel(
     bound = tl.max(reach, 0)
     if start > bound:
         return
-    q = queries(q_ptr, item, used, D)
-    d = tl.arange(0, D)
-    k_ptr += (kv_head * caches + cache) * slots * D
-    v_ptr += (kv_head * caches + cache) * slots * D
-    m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
-    l_i = tl.zeros((ROW_TILE,), tl.float32)
-    acc = tl.zeros((ROW_TILE, D), tl.float32)
+    q, q_odd = queries(q_ptr, item, used, D, PAIRED)
+    k_ptr += (kv_head * caches + cache) * slots * ENTRY
+    v_ptr += (kv_head * caches + cache) * slots * ENTRY
+    m_i, l_i, acc, acc_odd = sums(ROW_TILE, D, PAIRED)
     end = tl.minimum(start + length, bound + 1)
     if AHEAD:
         line = cache_lines(KEY_TILE, D, k_ptr.dtype.element_ty.primitive_bitwidth)
@@ -146,14 +153,16 @@ def sdpa_splitk_kernel(
             present = present & (key > least + TAIL - WINDOW)
             visible = visible & (key[None, :] > reach[:, None] + TAIL - WINDOW)
             slot = key % RING
-        offset = slot[:, None] * D + d[None, :]
-        # Keys that no row sees may hold anything, including NaN; they are not read.
-        k = tl.load(k_ptr + offset, mask=present[:, None], other=0.0)
-        v = tl.load(v_ptr + offset, mask=present[:, None], other=0.0)
-        m_i, l_i, acc = attend(q, k, v, visible, m_i, l_i, acc, SCALE)
+        m_i, l_i, acc, acc_odd = attend(
+            q, q_odd, k_ptr, v_ptr, slot, present, visible, m_i, l_i, acc, acc_odd, SCALE, D, ENTRY,
+            PAIRED,
+        )  # fmt: skip
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items
-    store_partial(partial_ptr, stats_ptr, split * items + item, field, reach >= 0, m_i, l_i, acc, D)
+    store_partial(
+        partial_ptr, stats_ptr, split * items + item, field, reach >= 0, m_i, l_i, acc, acc_odd, D,
+        PAIRED,
+    )  # fmt: skip
     if AHEAD:
         tl.store(stats_ptr + line, 0.0, mask=zeros != 0)  # never: see `prefetch`
 
@@ -176,7 +185,8 @@ def launch(
     """
     batch, rows, heads, head_dim = q.shape
     kv_heads, caches, slots, _ = k.shape
-    tiles = tiling or choose_tiling(heads, kv_heads, head_dim, window)
+    int8 = k.dtype == torch.int8
+    tiles = tiling or choose_tiling(heads, kv_heads, head_dim, window, int8=int8)
     group = heads // kv_heads
     partial_dtype = torch.float32 if q.dtype == torch.float32 else torch.float16
     items = batch * rows * heads
@@ -202,12 +212,14 @@ def launch(
         caches,
         slots,
         SCALE=scale * LOG2_E,
+        ENTRY=k.shape[-1],
         GROUP=group,
         RING=ring,
         ROWS=rows_per_tile,
         TAIL_ROWS=rows_per_tail,
         ROW_TILE=tiles.row_tile,
         KEY_TILE=tiles.key_tile,
+        PAIRED=int8 and reads_pairs(tiles.row_tile, head_dim),
         AHEAD=tiles.ahead and not triton.knobs.runtime.interpret,
         num_warps=tiles.warps,
         num_stages=tiles.stages,

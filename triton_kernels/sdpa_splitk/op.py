@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, triton_op
 
+from eagle_aot.triton_kernels.kv_int8 import head_dim_of
 from eagle_aot.triton_kernels.sdpa_splitk.reference import sdpa_reference
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL, is_tileable
 
@@ -34,8 +35,9 @@ def sdpa_splitk(
 ) -> Tensor:
     """Attend with `q` [B, T, heads, D], T rows of each of B sequences; same shape, contiguous.
 
-    `q`, `k` and `v` have one of `DTYPES`. `k`, `v` [kv_heads, S, slots, D] are the caches of S
-    sequences, as in `reference.py`; the entries of the rows are already stored. Head h reads
+    `q`, `k` and `v` have one of `DTYPES`, or `k` and `v` are INT8 entries. `k`, `v` [kv_heads, S,
+    slots, D] are the caches of S sequences, as in `reference.py`; the entries of the rows are
+    already stored. Head h reads
     key/value head h // (heads / kv_heads); scores are multiplied by `scale`. `window` and `ring`
     are 0 for flat caches; slots after the first `ring` of a ring are never read. The other inputs
     are int64 and read on the device; no shape depends on their values:
@@ -110,4 +112,4 @@ def _check(q: Tensor, k: Tensor, tail: Tensor, window: int, ring: int) -> None:
 
 def is_servable(heads: int, k: Tensor) -> bool:
     """Whether the kernels support `heads` query heads and keys `k` [kv_heads, ..., D]."""
-    return k.dtype in DTYPES and is_tileable(heads, k.shape[0], k.shape[-1])
+    return k.dtype in (*DTYPES, torch.int8) and is_tileable(heads, k.shape[0], head_dim_of(k))

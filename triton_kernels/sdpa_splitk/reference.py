@@ -11,6 +11,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from eagle_aot.triton_kernels.kv_int8 import read_entries
+
 
 def visible_slots(position: int, tail: Tensor, window: int, ring: int) -> Tensor:
     """Return the slots that a row reads, int64 [keys], in order of position.
@@ -52,8 +54,9 @@ def sdpa_reference(
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """Attend with one row `q` [heads, D] to all `keys`, `values` [kv_heads, n, D]: [heads, D]."""
+    """Attend with one row `q` [heads, D] to all `keys`, `values` [kv_heads, n, D], which may be
+    INT8 entries: [heads, D]."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     grouped = q.to(wide).unflatten(0, (keys.shape[0], -1))
-    weights = torch.softmax(grouped @ keys.to(wide).mT * scale, dim=-1)
-    return (weights @ values.to(wide)).flatten(0, 1).to(q.dtype)
+    weights = torch.softmax(grouped @ read_entries(keys, wide).mT * scale, dim=-1)
+    return (weights @ read_entries(values, wide)).flatten(0, 1).to(q.dtype)

@@ -6,6 +6,13 @@ Importing this module needs triton.
 import triton
 import triton.language as tl
 
+from eagle_aot.triton_kernels.kv_int8.kernel import (
+    elements_as,
+    load_pairs,
+    scales_of,
+    split_pairs,
+)
+
 
 @triton.jit
 def chunk_length(reach: tl.tensor, CHUNK: tl.constexpr, SPLITS: tl.constexpr) -> tl.tensor:
@@ -76,28 +83,75 @@ def prefetch(
 
 
 @triton.jit
-def queries(q_ptr: tl.tensor, item: tl.tensor, used: tl.tensor, D: tl.constexpr) -> tl.tensor:
-    """Load the queries of a tile, [ROW_TILE, D]."""
-    q_ptr += item.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
-    return tl.load(q_ptr, mask=used[:, None], other=0.0)
+def queries(
+    q_ptr: tl.tensor, item: tl.tensor, used: tl.tensor, D: tl.constexpr, PAIRED: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Load the queries of a tile, [ROW_TILE, D], twice; with PAIRED even and odd elements of them,
+    [ROW_TILE, D / 2] each."""
+    q_ptr += item.to(tl.int64)[:, None] * D
+    if PAIRED:
+        column = 2 * tl.arange(0, D // 2)[None, :]
+        q = tl.load(q_ptr + column, mask=used[:, None], other=0.0)
+        q_odd = tl.load(q_ptr + column + 1, mask=used[:, None], other=0.0)
+    else:
+        q = tl.load(q_ptr + tl.arange(0, D)[None, :], mask=used[:, None], other=0.0)
+        q_odd = q
+    return q, q_odd
+
+
+@triton.jit
+def sums(
+    ROW_TILE: tl.constexpr, D: tl.constexpr, PAIRED: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Return the maximum, sum and output of a softmax over nothing, which `attend` adds to:
+    [ROW_TILE], [ROW_TILE], and the output's elements like those of `queries`."""
+    m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
+    l_i = tl.zeros((ROW_TILE,), tl.float32)
+    if PAIRED:
+        acc = tl.zeros((ROW_TILE, D // 2), tl.float32)
+        acc_odd = tl.zeros((ROW_TILE, D // 2), tl.float32)
+    else:
+        acc = tl.zeros((ROW_TILE, D), tl.float32)
+        acc_odd = l_i
+    return m_i, l_i, acc, acc_odd
 
 
 @triton.jit
 def attend(
     q: tl.tensor,
-    k: tl.tensor,
-    v: tl.tensor,
+    q_odd: tl.tensor,
+    k_ptr: tl.tensor,
+    v_ptr: tl.tensor,
+    slot: tl.tensor,
+    present: tl.tensor,
     visible: tl.tensor,
     m_i: tl.tensor,
     l_i: tl.tensor,
     acc: tl.tensor,
+    acc_odd: tl.tensor,
     SCALE: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add a tile of keys to the running maximum (base 2), sum and output of a softmax.
+    D: tl.constexpr,
+    ENTRY: tl.constexpr,
+    PAIRED: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Add the keys at `slot` [KEY_TILE] to a softmax: its running maximum (base 2), sum and output.
 
-    q [ROW_TILE, D], k and v [KEY_TILE, D], acc [ROW_TILE, D].
+    Keys that are not `present` [KEY_TILE] may hold anything, including NaN; they are not read.
+    `visible` [ROW_TILE, KEY_TILE]; `queries` and `sums` say what the others are. With PAIRED, INT8
+    elements are read in pairs.
     """
-    score = tl.dot(q, tl.trans(k), input_precision="ieee") * SCALE
+    if PAIRED:
+        pairs = load_pairs(v_ptr, slot, present, D, ENTRY)
+        even, odd = split_pairs(load_pairs(k_ptr, slot, present, D, ENTRY), q.dtype)
+        score = tl.dot(q, tl.trans(even), input_precision="ieee")
+        score = tl.dot(q_odd, tl.trans(odd), score, input_precision="ieee") * SCALE
+    else:
+        offset = slot[:, None] * ENTRY + tl.arange(0, D)[None, :]
+        k = tl.load(k_ptr + offset, mask=present[:, None], other=0.0)
+        v = tl.load(v_ptr + offset, mask=present[:, None], other=0.0)
+        score = tl.dot(q, tl.trans(elements_as(k, q.dtype)), input_precision="ieee") * SCALE
+    if ENTRY != D:
+        score *= scales_of(k_ptr, slot, present, D, ENTRY)[None, :]
     score = tl.where(visible, score, float("-inf"))
     m_ij = tl.maximum(m_i, tl.max(score, 1))
     # For a row without a visible key so far, -inf - -inf would be NaN.
@@ -105,8 +159,16 @@ def attend(
     alpha = tl.exp2(m_i - base)
     p = tl.exp2(score - base[:, None])
     l_i = l_i * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
-    return m_ij, l_i, acc
+    if ENTRY != D:
+        p *= scales_of(v_ptr, slot, present, D, ENTRY)[None, :]
+    if PAIRED:
+        even, odd = split_pairs(pairs, q.dtype)
+        acc = tl.dot(p.to(q.dtype), even, acc * alpha[:, None], input_precision="ieee")
+        acc_odd = tl.dot(p.to(q.dtype), odd, acc_odd * alpha[:, None], input_precision="ieee")
+    else:
+        v = elements_as(v, q.dtype)
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+    return m_ij, l_i, acc, acc_odd
 
 
 @triton.jit
@@ -119,9 +181,13 @@ def store_partial(
     m_i: tl.tensor,
     l_i: tl.tensor,
     acc: tl.tensor,
+    acc_odd: tl.tensor,
     D: tl.constexpr,
+    PAIRED: tl.constexpr,
 ) -> None:
     """Store what a chunk adds to the rows and heads at `index`, for the second kernel."""
+    if PAIRED:
+        acc = tl.reshape(tl.join(acc, acc_odd), (acc.shape[0], D))
     # Divided by its largest element, a sum fits half precision for values of any range.
     peak = tl.maximum(tl.max(tl.abs(acc), 1), 1e-30)
     unit = acc * (1.0 / peak)[:, None]

@@ -6,7 +6,13 @@ Importing this module needs triton.
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.sdpa_splitk.steps import attend, queries, store_partial, tile_items
+from eagle_aot.triton_kernels.sdpa_splitk.steps import (
+    attend,
+    queries,
+    store_partial,
+    sums,
+    tile_items,
+)
 
 
 @triton.jit
@@ -28,6 +34,7 @@ def attend_tails(
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
+    ENTRY: tl.constexpr,
     TAIL: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
@@ -35,6 +42,7 @@ def attend_tails(
     ROWS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    PAIRED: tl.constexpr,
 ) -> None:
     """Compute what the tails of ROWS rows add to them: the last chunk of each row.
 
@@ -48,19 +56,16 @@ def attend_tails(
     first_row = program // KV_HEADS % row_tiles * ROWS
     cache = tl.load(sequences_ptr + sequence)
     row, item, used = tile_items(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
-    q = queries(q_ptr, item, used, D)
+    q, q_odd = queries(q_ptr, item, used, D, PAIRED)
     is_row = tl.load(positions_ptr + row, mask=used, other=-1) >= 0
     row_of_query = tl.arange(0, ROW_TILE) // GROUP
-    d = tl.arange(0, D)
-    k_ptr += (kv_head * caches + cache) * slots * D
-    v_ptr += (kv_head * caches + cache) * slots * D
+    k_ptr += (kv_head * caches + cache) * slots * ENTRY
+    v_ptr += (kv_head * caches + cache) * slots * ENTRY
     positions_ptr += sequence * rows + first_row
     tail_ptr += (sequence * rows + first_row) * TAIL
     entries = tl.minimum(rows - first_row, ROWS) * TAIL
     bound = entries if ROWS * TAIL > KEY_TILE else KEY_TILE  # a single iteration
-    m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
-    l_i = tl.zeros((ROW_TILE,), tl.float32)
-    acc = tl.zeros((ROW_TILE, D), tl.float32)
+    m_i, l_i, acc, acc_odd = sums(ROW_TILE, D, PAIRED)
     for start in range(0, bound, KEY_TILE):
         entry = start + tl.arange(0, KEY_TILE)
         owner = entry // TAIL
@@ -70,11 +75,14 @@ def attend_tails(
         if WINDOW:
             present = present & (entry % TAIL >= TAIL - WINDOW)
             slot = slot % RING
-        offset = slot[:, None] * D + d[None, :]
-        k = tl.load(k_ptr + offset, mask=present[:, None], other=0.0)
-        v = tl.load(v_ptr + offset, mask=present[:, None], other=0.0)
         visible = present[None, :] & (owner[None, :] == row_of_query[:, None])
-        m_i, l_i, acc = attend(q, k, v, visible, m_i, l_i, acc, SCALE)
+        m_i, l_i, acc, acc_odd = attend(
+            q, q_odd, k_ptr, v_ptr, slot, present, visible, m_i, l_i, acc, acc_odd, SCALE, D, ENTRY,
+            PAIRED,
+        )  # fmt: skip
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items
-    store_partial(partial_ptr, stats_ptr, SPLITS * items + item, field, is_row, m_i, l_i, acc, D)
+    store_partial(
+        partial_ptr, stats_ptr, SPLITS * items + item, field, is_row, m_i, l_i, acc, acc_odd, D,
+        PAIRED,
+    )  # fmt: skip

@@ -39,7 +39,8 @@ class Tiling:
 
     A program processes `row_tile` query rows (at least `TILE_ROWS` rows of all heads of a group)
     and `key_tile` keys at a time. `chunk` and `splits` are described above, `warps` and `stages`
-    are Triton's. With `ahead` the next tile is prefetched into L2 before the current one is used.
+    are Triton's. With `ahead` the next tile is prefetched into L2 before the current one is used,
+    which INT8 entries are not.
     """
 
     row_tile: int
@@ -94,11 +95,15 @@ PLANS = {
 is also for smaller heads."""
 
 
-def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tiling:
+def choose_tiling(
+    heads: int, kv_heads: int, head_dim: int, window: int, *, int8: bool = False
+) -> Tiling:
     """Return the tiling of a layer on this GPU; its cache is a ring if `window` is not 0."""
     flat, ring = fitting(PLANS)
     plans = ring if window else flat
     plan = plans[max(head_dim, min(plans))]
+    if int8:
+        plan = replace(plan, warps=2) if window else replace(plan, stages=3, ahead=False)
     rows = max(plan.min_rows, row_tile(heads // kv_heads))
     tokens = rows // (heads // kv_heads)
     chunk = ring_chunk(window, plan.chunk, tokens) if window else plan.chunk
@@ -156,6 +161,12 @@ def spread(rows: int) -> int:
 def chunk_length(reach: int, tiling: Tiling) -> int:
     """Return the keys per chunk for a row of a flat cache; its last committed key is at `reach`."""
     return (reach // (tiling.chunk * tiling.splits) + 1) * tiling.chunk
+
+
+def reads_pairs(row_tile: int, head_dim: int) -> bool:
+    """Whether a program reads INT8 elements in pairs: operands of Hopper's instructions for many
+    rows are copied anyway, and halves of a head have at least 16 elements."""
+    return row_tile < WGMMA_ROWS and head_dim >= 32
 
 
 def is_tileable(heads: int, kv_heads: int, head_dim: int) -> bool:

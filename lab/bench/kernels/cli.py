@@ -24,6 +24,7 @@ from eagle_aot.lab.bench.timing import CudaClock, Series
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
+from eagle_aot.triton_kernels.kv_int8 import quantize_entries, read_entries
 
 SHOWN = 25  # kernels
 NOTES = f"""\
@@ -121,6 +122,9 @@ def fill_caches(runner: Runner) -> None:
         cache = executor.weights.tensor(weight) if weight.fqn in executor.weights.caches else None
         if cache is not None and cache.is_floating_point():
             cache.normal_()
+        elif cache is not None and cache.dtype == torch.int8:
+            for head in cache:
+                head.copy_(quantize_entries(torch.randn_like(read_entries(head, torch.float32))))
 
 
 def measure(

@@ -4,17 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from torch._subclasses import FakeTensor
 
 from eagle_aot.artifact import COPY_ROWS, COPY_STATES, DRAFT_PREFILL, METHODS, TARGET_METHODS
+from eagle_aot.common.errors import SettingError
 from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.resolution import choose_attention
 from eagle_aot.export.spec import Backend
 from eagle_aot.targets.llama import LLAMA_3_1_8B, MISTRAL_7B
 from eagle_aot.triton_kernels.int4_gemm import api
+from eagle_aot.triton_kernels.kv_int8 import SCALE_BYTES
 from support.heads.files import HeadShape, write_speculators
-from support.pairs import dummy, expert_calls, int4_calls, tiny_check
+from support.pairs import dummy, expert_calls, int4_calls, short_dummy, tiny_check
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,24 @@ def test_layers_with_experts_keep_the_contract(name: str, linears: int) -> None:
     steps, prompts = programs["target_verify"], programs["prefill"]
     assert int4_calls(steps) == (linears, 0) and expert_calls(steps) == (2, 0)
     assert int4_calls(prompts) == (0, linears) and expert_calls(prompts) == (0, 2)
+
+
+def test_int8_keys_and_values_keep_the_contract() -> None:
+    """One layer of each kind, of several sequences, with a head."""
+    options = {"kv_cache_dtype": "int8", "max_batch_size": 2, "dummy_layers": 6}
+    programs = run_check(short_dummy("gemma4-31b", **options))
+    caches = [
+        tensor for program in programs.values() for name, tensor in program.state_dict.items()
+        if name.endswith(("kv_cache.k", "kv_cache.v"))
+    ]  # fmt: skip
+    assert {(cache.dtype, cache.shape[-1]) for cache in caches} == {
+        (torch.int8, 256 + SCALE_BYTES), (torch.int8, 512 + SCALE_BYTES)
+    }  # fmt: skip
+
+
+def test_int8_keys_and_values_are_for_cuda() -> None:
+    with pytest.raises(SettingError, match="--kv-cache-dtype int8: its kernels run on cuda"):
+        run_check(short_dummy(kv_cache_dtype="int8", backend="xnnpack"))
 
 
 def test_a_layer_with_recurrent_states_keeps_the_contract() -> None:

@@ -5,7 +5,10 @@ The compiler itself needs a GPU.
 
 import gc
 import weakref
+from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -132,12 +135,12 @@ KERNEL = torch.ops.higher_order.triton_kernel_wrapper_mutation
 class Layer(nn.Module):
     """Stores rows, then attends to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, case: Case = CASE) -> None:
         super().__init__()
-        arguments = CASE.arguments()
+        arguments = case.arguments()
         self.register_buffer("k", arguments[5])
         self.register_buffer("v", arguments[6])
-        self.rest = arguments[-3:]
+        self.rest = arguments[-4:]
 
     def forward(self, parts: Tensor, cos: Tensor, sin: Tensor, own: Tensor, tail: Tensor) -> Tensor:
         assert isinstance(self.k, Tensor) and isinstance(self.v, Tensor)
@@ -164,10 +167,14 @@ def inputs() -> tuple[Tensor, ...]:
 
 @pytest.fixture
 def program() -> ExportedProgram:
+    return program_of(CASE)
+
+
+def program_of(case: Case) -> ExportedProgram:
     """As lowering leaves it: functions instead of writes."""
     rows = Dim("rows", min=2, max=16)
     shapes = {2: rows}, {1: rows}, {1: rows}, {0: rows}, {1: rows}
-    traced = torch.export.export(Layer(), inputs(), dynamic_shapes=shapes, strict=False)
+    traced = torch.export.export(Layer(case), inputs(), dynamic_shapes=shapes, strict=False)
     return traced.run_decompositions({}, decompose_custom_triton_ops=False)
 
 
@@ -227,13 +234,16 @@ def last_graph(program: ExportedProgram, monkeypatch: pytest.MonkeyPatch) -> Gra
     return graph
 
 
-@pytest.mark.parametrize("names", [("k_cache_ptr", "v_cache_ptr"), ("k_ptr", "v_ptr")])
+@pytest.mark.parametrize("make", [
+    partial(program_of, CASE), partial(program_of, replace(CASE, int8=True)), copying,
+])  # fmt: skip
 def test_the_compiler_clones_no_cache(
-    names: tuple[str, str], program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], ExportedProgram], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kernels write the buffers themselves, and nothing is copied back."""
-    stores = "k_cache_ptr" in names
-    graph = last_graph(program if stores else copying(), monkeypatch)
+    stores = make is not copying
+    names = ("k_cache_ptr", "v_cache_ptr") if stores else ("k_ptr", "v_ptr")
+    graph = last_graph(make(), monkeypatch)
     given = [node.kwargs["kwargs"] for node in graph.nodes if node.target is KERNEL]
     (written,) = [by_name for by_name in given if ("slots_ptr" in by_name) == stores]
     caches = [written[name] for name in names]

@@ -25,11 +25,14 @@ LAYERS = [
     Layer(2, 1, 16, 37, torch.float32),  # a window and a ring that end inside tiles of keys
     Layer(2, 1, 16, 9, torch.float32),  # a window shorter than a tile of rows
     Layer(4, 2, 64, 64, torch.bfloat16),
+    Layer(4, 1, 64, 0, torch.bfloat16, int8=True),
+    Layer(4, 2, 64, 64, torch.bfloat16, int8=True),
 ]
 TILES = PromptTiling(16, 16, 4, 1)
 CONTEXTS = [0, 1, 15, 16, 17, 200]
-KINDS = [LAYERS[2], LAYERS[4], LAYERS[5], LAYERS[7], LAYERS[8]]
-"""Layers without a window and with one, longer and shorter than a tile, in float32 and 16 bits."""
+KINDS = [LAYERS[2], LAYERS[4], LAYERS[5], *LAYERS[7:]]
+"""Layers without a window and with one, longer and shorter than a tile, in float32, 16 and 8
+bits."""
 
 PROMPTS = [
     (layer, context)

@@ -28,14 +28,17 @@ LAYERS = [
     Layer(2, 1, 16, 37, torch.float32),  # chunks and tiles that end inside the ring
     Layer(2, 1, 16, 9, torch.float32),  # a window that ends in the tail
     Layer(4, 2, 64, 64, torch.bfloat16),
+    Layer(4, 1, 64, 0, torch.bfloat16, int8=True),
+    Layer(3, 3, 16, 0, torch.bfloat16, int8=True),  # elements are not read in pairs
+    Layer(4, 2, 64, 64, torch.bfloat16, int8=True),
 ]
 FLAT, RING = LAYERS[0], LAYERS[6]
 TILED = [*LAYERS[1:4], RING, LAYERS[8]]
 """Layers with every group size, with and without a window: what decides how rows are tiled."""
 
-KINDS = [LAYERS[2], LAYERS[3], RING, LAYERS[8], LAYERS[9]]
-"""Layers without a window, with one of whole chunks and with others, in float32 and 16 bits: what
-decides which keys a row reads and in which precision."""
+KINDS = [LAYERS[2], LAYERS[3], RING, *LAYERS[8:]]
+"""Layers without a window, with one of whole chunks and with others, in float32, 16 and 8 bits:
+what decides which keys a row reads and in which precision."""
 
 HUGE = 6e4  # in half precision too
 SETTINGS = settings(max_examples=8, deadline=None, derandomize=True, database=None)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels import device
+from eagle_aot.triton_kernels.kv_int8 import SCALE_BYTES
 
 
 class H100Driver:
@@ -67,6 +68,7 @@ KINDS = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
     torch.uint8: "*u8",
+    torch.int8: "*i8",
     torch.bool: "*i1",
     torch.int16: "*i16",
     torch.int32: "*i32",
@@ -165,21 +167,27 @@ def experts_weight(tiles: int, blocks: int, group: int) -> tuple[Tensor, Tensor]
 
 
 def rows_attention(
-    kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: int = 64, window: int = 0
-) -> None:
+    kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: int = 64, window: int = 0,
+    entries: torch.dtype = torch.bfloat16,
+) -> None:  # fmt: skip
     """Launch the attention of eight rows, by default for SmolLM2's heads."""
-    caches = empty(kv_heads, 1, 4096, dim)
+    caches = entries_of(kv_heads, dim, entries)
     rows = (empty(1, 8, dtype=torch.int64), empty(1, dtype=torch.int64))
     tail = empty(1, 8, 16, dtype=torch.int64)
     kernel.launch(empty(1, 8, heads, dim), caches, caches, *rows, tail, 1.0, window, 2 * window)
 
 
+def entries_of(kv_heads: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """Return a sequence's cache [kv_heads, 1, 4096, ...] of `dtype`, which may be INT8."""
+    return empty(kv_heads, 1, 4096, dim + SCALE_BYTES * (dtype == torch.int8), dtype=dtype)
+
+
 def prompt_attention(
     kernel: ModuleType, heads: int = 32, kv_heads: int = 4, dim: int = 512, window: int = 0,
-    images: bool = False,
+    images: bool = False, entries: torch.dtype = torch.bfloat16,
 ) -> None:  # fmt: skip
     """Launch the attention of a prompt, by default for the full layers of Gemma 4 31B."""
-    caches, positions = empty(kv_heads, 1, 4096, dim), empty(512, dtype=torch.int64)
+    caches, positions = entries_of(kv_heads, dim, entries), empty(512, dtype=torch.int64)
     layer = 1.0, window, 2 * window
     sequence, last = empty(1, dtype=torch.int64), positions if images else None
     kernel.launch(

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle_aot.triton_kernels.kv_int8 import quantize_entries, read_entries
+
 EPS = 1e-6
 SLOTS = 48  # of each sequence
 MOVES = 4
@@ -25,6 +27,7 @@ class Case:
     norm_values: bool = False
     has_values: bool = True
     moves: bool = True
+    int8: bool = False
 
     def arguments(self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> list[Any]:
         """Return the arguments of the operator; caches are full of random numbers."""
@@ -45,12 +48,13 @@ class Case:
             cos,
             sin,
             *(weights if self.normed else (None, None)),
-            *(cache.to(dtype) for cache in caches),
+            *(quantize_entries(cache) if self.int8 else cache.to(dtype) for cache in caches),
             self.row_slots().to(device),
             *((moves.to(device) for moves in self.moved()) if self.moves else (None, None)),
             self.heads,
             self.norm_values,
             EPS,
+            dtype,
         ]
 
     def row_slots(self) -> Tensor:
@@ -74,6 +78,7 @@ CASES = [
     Case(3, 7, 6, 2, 64, splits=2, normed=False),  # Llama
     Case(2, 17, 2, 1, 16, splits=2),  # several tiles of a sequence
     Case(1, 9, 2, 2, 16, normed=False, moves=False),
+    Case(2, 9, 4, 2, 64, norm_values=True, int8=True),
 ]
 
 
@@ -89,14 +94,15 @@ def assert_close(case: Case, queries: Tensor, after: list[Any], before: list[Any
         v = normalise(v)
     torch.testing.assert_close(queries[0].double(), rotate(q, cos, sin), rtol=2e-2, atol=2e-2)
     for old, new, rows in ((k_before, after[5], rotate(k, cos, sin)), (v_before, after[6], v)):
-        expected = old.double()
+        expected, stored = read_entries(old, torch.float64), read_entries(new, torch.float64)
         if case.moves:
             expected[:, moves[1].flatten()] = expected[:, moves[0].flatten()]
         expected[:, slots] = rows.transpose(0, 1)
-        torch.testing.assert_close(new.double(), expected, rtol=2e-2, atol=2e-2)
+        tolerance = 4e-2 if case.int8 else 2e-2
+        torch.testing.assert_close(stored, expected, rtol=2e-2, atol=tolerance)
         rest = torch.ones(old.shape[1], dtype=torch.bool)
         rest[slots.cpu()] = False
-        assert torch.equal(new[:, rest].double(), expected[:, rest]), "moves and others are exact"
+        assert torch.equal(stored[:, rest], expected[:, rest]), "moves and others are exact"
 
 
 def normalise(x: Tensor) -> Tensor:

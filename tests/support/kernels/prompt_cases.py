@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from eagle_aot.triton_kernels.kv_int8 import quantize_entries
 from support.kernels.sdpa_cases import QUERIES, Layer, entries
 
 TOKENS = 40_000
@@ -60,9 +61,11 @@ class Prompt:
         slots = self.size + 8 if layer.window else self.slots
         shape = layer.kv_heads, self.sequences, slots, layer.head_dim
         occupied = torch.remainder(seen, self.size) if layer.window else seen
-        caches = [queries.new_full(shape, self.hidden) for _ in kv]
+        caches = [table.new_full(shape, self.hidden) for table in kv]
         for cache, table in zip(caches, kv, strict=True):
             cache[:, self.sequence, occupied] = table[seen].transpose(0, 1)
+        if layer.int8:
+            caches = [quantize_entries(cache) for cache in caches]
         sequence = torch.tensor([self.sequence], device=self.device)
         q = queries[rows % QUERIES].unsqueeze(0)
         return q, caches[0], caches[1], rows, sequence, layer.scale, layer.window, self.size

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from eagle_aot.triton_kernels.kv_int8 import quantize_entries, read_entries
+
 TAIL = 16
 QUERIES = 1024
 """Number of consecutive tokens with different queries."""
@@ -20,13 +22,15 @@ QUERIES = 1024
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention of `heads` over `kv_heads`; the cache is a ring if `window` is not 0."""
+    """Attention of `heads` over `kv_heads`; the cache is a ring if `window` is not 0, and has INT8
+    entries with `int8`."""
 
     heads: int
     kv_heads: int
     head_dim: int
     window: int
     dtype: torch.dtype
+    int8: bool = False
 
     @property
     def scale(self) -> float:
@@ -116,6 +120,9 @@ def entries(layer: Layer, tokens: int, device: str) -> tuple[Tensor, Tensor, Ten
     q, k, v = (
         torch.randn(*size, layer.head_dim, generator=generator, device=device) for size in sizes
     )
+    if layer.int8:
+        k, v = (read_entries(quantize_entries(x), torch.float32) for x in (k, v))
+        return (3 * q).to(layer.dtype), k, v
     return (3 * q).to(layer.dtype), k.to(layer.dtype), v.to(layer.dtype)
 
 
@@ -181,7 +188,7 @@ def forward(
     slots = layer.ring + 8 if layer.window else slots
     cache_count = max(number_of_caches, *(c + 1 for c in caches), 1)
     shape = layer.kv_heads, cache_count, slots, layer.head_dim
-    k, v = (queries.new_full(shape, hidden) for _ in kv)
+    k, v = (table.new_full(shape, hidden) for table in kv)
     for b, text in enumerate(texts):
         for row, node in enumerate(text.rows):
             q[b, row] = queries[node.token % QUERIES]
@@ -190,6 +197,8 @@ def forward(
         stored_slots, stored_tokens = stored(layer, text)
         for cache, table in zip((k, v), kv, strict=True):
             cache[:, caches[b], stored_slots] = table[stored_tokens].transpose(0, 1)
+    if layer.int8:
+        k, v = quantize_entries(k), quantize_entries(v)
     sequences = torch.tensor(caches).to(device)
     return Forward(layer, texts, q, k, v, positions.to(device), sequences, tail.to(device), tokens)
 
