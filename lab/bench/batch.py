@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import torch
 from rich.table import Table
 
-from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.lab.bench.parts import WholeRound
@@ -126,12 +125,13 @@ def main(spec: BatchBenchSpec) -> None:
 
 
 def measure(runner: Runner, spec: BatchBenchSpec) -> Iterator[BatchTimes]:
-    """Time all rounds at one context after the other."""
+    """Time all rounds at one context after the other, but for those with too few rows."""
     progress, clock = Progress(), clock_for(runner.executor.device)
     largest = max(batch_size for batch_size, _ in spec.shapes)
     with progress.stage("record"):
-        rounds = {shape: whole_round(runner, *shape) for shape in spec.shapes}
-        engine_ms = {shape: time_engine(runner, *shape) for shape in spec.shapes}
+        made = {shape: whole_round(runner, *shape) for shape in spec.shapes}
+        rounds = {shape: round_ for shape, round_ in made.items() if round_ is not None}
+        engine_ms = {shape: time_engine(runner, *shape) for shape in rounds}
     for context in spec.contexts:
         with progress.stage(f"prefill of {largest} x {context}"):
             fill_all(runner, range(largest), context)
@@ -140,14 +140,11 @@ def measure(runner: Runner, spec: BatchBenchSpec) -> Iterator[BatchTimes]:
         yield from times_of(context, series, engine_ms)
 
 
-def whole_round(runner: Runner, batch_size: int, chain_len: int) -> WholeRound:
-    """Make and record a round. Raises SettingError where a step has too few rows for the drafts."""
+def whole_round(runner: Runner, batch_size: int, chain_len: int) -> WholeRound | None:
+    """Make and record a round, None where a step has too few rows for the drafts."""
     round_ = runner.round(chain_len, batch_size)
     if round_.chain_len < chain_len:
-        raise SettingError(
-            f"{batch_size} requests with {chain_len} drafts: a round of so many has rows for "
-            f"{round_.chain_len} at most"
-        )
+        return None
     return WholeRound(round_, runner.constants.vocab_size, batch_size)
 
 
