@@ -170,10 +170,10 @@ def recorded_dir(
 
 
 def recorded_spec(manifest: Manifest, path: Path) -> ExportSpec:
-    """Return the recorded options, which have no directories. Raises ArtifactError for options that
-    are missing, unknown or out of range."""
+    """Return the recorded options, which have no directories; an option that is newer than the
+    export has its default. Raises ArtifactError for options that are unknown or out of range."""
     names = {field.name for field in spec_fields(ExportSpec) if field.option.recorded}
-    if set(manifest.options) != names:
+    if not set(manifest.options) <= names:
         raise ArtifactError(f"{path}: its options are not those of this version's exports")
     try:
         return msgspec.convert(manifest.options, ExportSpec)

@@ -24,7 +24,7 @@ OPTIONS = {
     "--chain-len", "--max-seq-len", "--max-prefill", "--max-batch-size", "--load-format",
     "--dummy-layers", "--quantize", "--draft-quant", "--inputs", "--image-tokens", "--table-quant",
     "--cpu-weights", "--check-only", "--tap-layers", "--jobs", "--reproduce", "--no-self-test",
-    "--json", "--version", "--draft-model", "--revision", "--push-to",
+    "--json", "--version", "--draft-model", "--revision", "--push-to", "--kv-cache-dtype",
 }  # fmt: skip
 
 

@@ -77,6 +77,12 @@ def test_recorded_options_are_read_back(recorded: Manifest, pair: ResolvedExport
     assert recorded_spec(alone, Path("m")).drafter == "ngram"
 
 
+def test_an_option_that_is_newer_than_the_export_has_its_default(recorded: Manifest) -> None:
+    older = {name: value for name, value in recorded.options.items() if name != "kv_cache_dtype"}
+    assert len(older) == len(recorded.options) - 1
+    assert recorded_spec(replace(recorded, options=older), Path("m")).kv_cache_dtype == "auto"
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ({"max_seq_len": 10**12}, "recorded options: --max-seq-len 1000000000000: must be"),
     ({"max_seq_len": "all"}, "got `str` - at `$.max_seq_len`"),
