@@ -73,11 +73,11 @@ def check(spec: ExportSpec) -> None:
 
 def report_plan(plan: "ExportPlan | None", download: int | None, as_json: bool = False) -> None:
     """Print a plan on stderr."""
-    from eagle_aot.export.plan import running_line
+    from eagle_aot.export.plan import exporting_line, running_line
 
     if plan is None or as_json:
         return
-    lines = [*plan.report(), running_line(plan)]
+    lines = [*plan.report(), exporting_line(plan), running_line(plan)]
     if download is not None:
         lines.append(f"to download: {gigabytes(download)}")
     for line in filter(None, lines):

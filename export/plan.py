@@ -280,6 +280,14 @@ def _smaller(spec: ExportSpec, plan: ExportPlan, free: int) -> str:
     return "no setting would fit: name a smaller target, or use a larger machine"
 
 
+def exporting_line(plan: ExportPlan) -> str:
+    """Return what is free where the export may take more of the host's memory; empty elsewhere."""
+    free = free_bytes(torch.device("cpu"))
+    if free is None or plan.host_bytes <= free:
+        return ""
+    return f"to export it here {gigabytes(free)} of host memory are free: it may be killed"
+
+
 def running_line(plan: ExportPlan) -> str:
     """Return what fits where the artifact's caches do not all fit into the memory of this machine;
     empty if they do. Texts share a GPU's memory; a host has the caches of all sequences."""

@@ -16,7 +16,13 @@ from eagle_aot.artifact.methods import KEPT_STATES
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export import ExportSpec, plan
 from eagle_aot.export.cli import main
-from eagle_aot.export.plan import ExportPlan, check_machine, plan_export, running_line
+from eagle_aot.export.plan import (
+    ExportPlan,
+    check_machine,
+    exporting_line,
+    plan_export,
+    running_line,
+)
 from eagle_aot.targets import TARGETS, load_target
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
@@ -167,6 +173,13 @@ def test_recurrent_states_are_planned_as_they_are_allocated(tmp_path: Path) -> N
         sizes.append(made.cache_bytes - length * made.cache_bytes_per_token)
     states = 2 * 3 * (1 + KEPT_STATES) * 4 * 16 * 32 * 4  # two layers of four states, in float32
     assert sizes[0] == sizes[1] > states
+
+
+def test_less_memory_than_the_estimate_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(**TINY)
+    for free, line in ((made.host_bytes, ""), (10**8, "to export it here 100.0 MB of host memory")):
+        monkeypatch.setattr(plan, "free_bytes", lambda device, free=free: free)
+        assert exporting_line(made).startswith(line) and bool(exporting_line(made)) == bool(line)
 
 
 def test_check_reports_the_plan_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
