@@ -72,7 +72,7 @@ def test_int8_keys_and_values_keep_the_contract() -> None:
     options = {"kv_cache_dtype": "int8", "max_batch_size": 2, "dummy_layers": 6}
     programs = run_check(short_dummy("gemma4-31b", **options))
     caches = [
-        tensor for program in programs.values() for name, tensor in program.state_dict.items()
+        tensor for program in programs.values() for name, tensor in program.constants.items()
         if name.endswith(("kv_cache.k", "kv_cache.v"))
     ]  # fmt: skip
     assert {(cache.dtype, cache.shape[-1]) for cache in caches} == {
