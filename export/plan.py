@@ -283,7 +283,8 @@ def _smaller(spec: ExportSpec, plan: ExportPlan, free: int) -> str:
 def exporting_line(plan: ExportPlan) -> str:
     """Return what is free where the export may take more of the host's memory; empty elsewhere."""
     free = free_bytes(torch.device("cpu"))
-    if free is None or plan.host_bytes <= free:
+    elsewhere = plan.backend == CUDA and not torch.cuda.is_available()
+    if elsewhere or free is None or plan.host_bytes <= free:
         return ""
     return f"to export it here {gigabytes(free)} of host memory are free: it may be killed"
 
