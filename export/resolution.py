@@ -164,9 +164,10 @@ def _cache_sizes(
     # On a CPU a row is reduced over all of a ring, and long chunks are no faster.
     chunk = min(max_prefill, max_seq_len) if spec.backend == CUDA else 0
     chunk = max(chunk, *image_tokens or (0,))  # an image is in one chunk
-    dtype = torch.int8 if spec.kv_cache_dtype == "int8" else DTYPES[spec.backend]
-    if dtype != DTYPES[spec.backend] and spec.backend != CUDA:
+    int8 = spec.kv_cache_dtype == "int8"
+    if int8 and spec.backend != CUDA:
         raise SettingError("--kv-cache-dtype int8: its kernels run on cuda; leave it out here")
+    dtype = torch.int8 if int8 else DTYPES[spec.backend]
     return CacheSpec(max_seq_len, dtype, spec.max_batch_size, chunk)
 
 

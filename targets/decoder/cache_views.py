@@ -15,7 +15,7 @@ from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import TAIL, PromptChunk, Rows, Step, one_row_of_rows, rows_of_sequences
 from eagle_aot.triton_kernels import copy_rows as copy_rows_operator
 from eagle_aot.triton_kernels import sdpa_prompt, sdpa_splitk
-from eagle_aot.triton_kernels.kv_int8 import are_readable, read_entries
+from eagle_aot.triton_kernels.kv_int8 import are_readable, read_entries, write_entries
 
 
 class StepView:
@@ -75,7 +75,9 @@ class StepView:
             if self.moves is not None:
                 sources, targets = (moves.flatten() for moves in self.moves)
                 buffer.index_copy_(1, targets, buffer.index_select(1, sources))
-            buffer.index_copy_(1, self.row_slots, cache.entries(new[0].transpose(0, 1)))
+            buffer.index_copy_(
+                1, self.row_slots, write_entries(new[0].transpose(0, 1), buffer.dtype)
+            )
 
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the split-K operator."""
@@ -147,7 +149,9 @@ class PromptView:
     def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
         """Store `k`, `v` [1, T, kv_heads, head_dim] in `cache`."""
         for buffer, new in ((cache.k, k), (cache.v, v)):
-            buffer.index_copy_(1, self.row_slots, cache.entries(new[0].transpose(0, 1)))
+            buffer.index_copy_(
+                1, self.row_slots, write_entries(new[0].transpose(0, 1), buffer.dtype)
+            )
 
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the operator for prompts."""

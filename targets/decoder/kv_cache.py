@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.tensors import untouched_zeros
-from eagle_aot.targets.decoder.norms import cast
 from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache, StateSizes
 from eagle_aot.targets.step import PADDING_SLOTS, flat_slots, ring_slots
-from eagle_aot.triton_kernels.kv_int8 import SCALE_BYTES, quantize_entries
+from eagle_aot.triton_kernels.kv_int8 import entry_length
 
 
 class KVCache(nn.Module):
@@ -37,7 +36,7 @@ class KVCache(nn.Module):
     ) -> None:
         super().__init__()
         self.slots, self.sequences = slots, sequences
-        entry = head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
+        entry = entry_length(head_dim, dtype)
         for name in ("k", "v"):
             buffer = torch.zeros(kv_heads, sequences * slots, entry, dtype=dtype)
             self.register_buffer(name, buffer, persistent=False)
@@ -55,12 +54,6 @@ class KVCache(nn.Module):
         cache with a window, a row also sees positions up to `last_visible` int64 [...].
         """
         raise NotImplementedError
-
-    def entries(self, new: Tensor) -> Tensor:
-        """Convert keys or values [..., head_dim] to what the buffers hold."""
-        if self.k.dtype == torch.int8:
-            return quantize_entries(new)
-        return cast(new, self.k.dtype)
 
     def by_sequence(self, buffer: Tensor) -> Tensor:
         """View `k` or `v` as [kv_heads, sequences, slots, head_dim]."""

@@ -1,22 +1,16 @@
 """Keys and values in INT8, eagerly on a CPU: one text, however it is decoded."""
 
-import shutil
 from typing import Any
 
 import pytest
 import torch
 
-from eagle_aot.artifact import tokenizer_files
 from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.export.prepare.int4 import dequantize_int4
-from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.lab.training.tiny.corpus import first_stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.drafters import read_draft_ids
-from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
-from eagle_aot.targets import TARGETS
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from support.runner.eager_executor import EagerExecutor
+from support.runner.eager_executor import eager_runner
 
 QUESTIONS = [story.question for story in first_stories(5, 0, "test")]
 SAMPLED = {"temperature": 0.8, "seed": 7}
@@ -29,14 +23,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     directory, spec = tmp_path_factory.mktemp("int8"), ExportSpec(target_model="gemma4-tiny")
     caches = CacheSpec(256, torch.int8, sequences=3)
     pair = dequantize_int4(load_pair(resolve_checkpoints(spec), torch.float32, caches).pair)
-    write_draft_ids(pair.draft, directory)
-    target_dir = TARGETS["gemma4-tiny"].target_dir
-    assert target_dir is not None
-    for path in tokenizer_files(target_dir):
-        shutil.copyfile(path, directory / path.name)
-    executor = EagerExecutor(pair, chain_len=7, eos_ids=(1, 4))
-    drafter = Eagle3Drafter(executor, executor.artifact, read_draft_ids(directory, "cpu"))
-    return Runner(directory, executor, executor.artifact, drafter)
+    return eager_runner(pair, directory)
 
 
 @pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=["greedy", "sampled"])

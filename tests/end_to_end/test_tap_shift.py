@@ -3,7 +3,6 @@
 The boundaries themselves are checked against golden hidden states in `tests/targets`.
 """
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,17 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from eagle_aot.artifact import tokenizer_files
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.methods import PrefillMethod
 from eagle_aot.export.prepare.int4 import dequantize_int4
-from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.lab.training.tiny.stories import stories
-from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.drafters import read_draft_ids
-from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.targets import TARGETS, load_target
-from support.runner.eager_executor import EagerExecutor
+from support.runner.eager_executor import eager_runner
 
 FLOOR = 7.35  # tokens per round at K = 7, of at most 8
 
@@ -29,18 +23,13 @@ FLOOR = 7.35  # tokens per round at K = 7, of at most 8
 def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     """Return the tokens per round of the shipped pair on 24 held-out problems, eagerly."""
     spec = TARGETS["gemma4-tiny"]
-    assert spec.target_dir is not None and spec.draft_dir is not None
+    assert spec.draft_dir is not None
     target = load_target("gemma4-tiny", 256)
     pair = Pair(target, load_draft(spec.draft_dir, target, 256))
     pair = dequantize_int4(pair)  # once instead of in every round
-    write_draft_ids(pair.draft, directory)
-    for path in tokenizer_files(spec.target_dir):
-        shutil.copyfile(path, directory / path.name)
     if tap_layers is not None:
         pair.target.set_eagle_tap_layers(tap_layers)
-    executor = EagerExecutor(pair, chain_len=7, eos_ids=(1, 4))
-    drafter = Eagle3Drafter(executor, executor.artifact, read_draft_ids(directory, "cpu"))
-    runner = Runner(directory, executor, executor.artifact, drafter)
+    runner = eager_runner(pair, directory)
     generator = stories(3, "test")
     results = [runner.generate(next(generator).question, 128) for _ in range(24)]
     return sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results)

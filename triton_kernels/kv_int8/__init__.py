@@ -36,6 +36,13 @@ def _shifts(x: Tensor) -> Tensor:
     return torch.arange(0, 8 * SCALE_BYTES, 8, dtype=torch.int32, device=x.device) % 32
 
 
+def write_entries(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert keys or values [..., D] to entries of a cache of `dtype`."""
+    if dtype == torch.int8:
+        return quantize_entries(x)
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def read_entries(entries: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert entries of a cache to keys or values [..., D] of `dtype`."""
     if entries.dtype != torch.int8:
@@ -47,9 +54,14 @@ def read_entries(entries: Tensor, dtype: torch.dtype) -> Tensor:
     return (entries[..., :head_dim].to(wide) * scale.view(torch.float32).to(wide)).to(dtype)
 
 
+def entry_length(head_dim: int, dtype: torch.dtype) -> int:
+    """Return the elements of an entry of `dtype` for a head of `head_dim`."""
+    return head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
+
+
 def head_dim_of(entries: Tensor) -> int:
     """Return D of the entries of a cache [..., D] or [..., D + SCALE_BYTES]."""
-    return entries.shape[-1] - (SCALE_BYTES if entries.dtype == torch.int8 else 0)
+    return entries.shape[-1] - entry_length(0, entries.dtype)
 
 
 def are_readable(entries: Tensor, dtype: torch.dtype) -> bool:

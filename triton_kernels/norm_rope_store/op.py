@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, triton_op
 
-from eagle_aot.triton_kernels.kv_int8 import head_dim_of, quantize_entries
+from eagle_aot.triton_kernels.kv_int8 import head_dim_of, write_entries
 
 # `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
@@ -139,9 +139,7 @@ def norm_rope_store_reference(
     for cache, new in ((k_cache, keys), (v_cache, values)):
         if sources is not None and targets is not None:
             cache.index_copy_(1, targets.flatten(), cache.index_select(1, sources.flatten()))
-        rows = new[0].transpose(0, 1)
-        entries = quantize_entries(rows) if cache.dtype == torch.int8 else rows
-        cache.index_copy_(1, row_slots, entries)
+        cache.index_copy_(1, row_slots, write_entries(new[0].transpose(0, 1), cache.dtype))
     normed = _rms_norm(queries, q_weight, eps) if q_weight is not None else queries
     return _rotated(normed, cos, sin).contiguous()
 

@@ -87,11 +87,12 @@ def sdpa_prompt_kernel(
         key = tile + tl.arange(0, KEY_TILE)
         slot = key % RING if WINDOW else key
         # Keys that no row sees may hold anything, including NaN.
-        present = ((key <= end) & (key >= least))[:, None]
+        seen = (key <= end) & (key >= least)
+        present = seen[:, None]
         k = tl.load(k_ptr + slot[:, None] * ENTRY + d[None, :], mask=present, other=0.0)
         score = tl.dot(q, tl.trans(elements_as(k, q.dtype)), input_precision="ieee")
         if ENTRY != D:
-            score *= scales_of(k_ptr, slot, (key <= end) & (key >= least), D, ENTRY)[None, :]
+            score *= scales_of(k_ptr, slot, seen, D, ENTRY)[None, :]
         seen_by_all = tile + KEY_TILE <= low + 1
         if WINDOW:
             seen_by_all &= tile > high - WINDOW
@@ -109,7 +110,7 @@ def sdpa_prompt_kernel(
         l_i = tl.fma(l_i, alpha, tl.sum(p, 1))
         v = tl.load(v_ptr + slot[:, None] * ENTRY + columns[None, :], mask=present, other=0.0)
         if ENTRY != D:
-            p *= scales_of(v_ptr, slot, (key <= end) & (key >= least), D, ENTRY)[None, :]
+            p *= scales_of(v_ptr, slot, seen, D, ENTRY)[None, :]
         v = elements_as(v, q.dtype)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_ij

@@ -37,10 +37,9 @@ def sdpa_splitk(
 
     `q`, `k` and `v` have one of `DTYPES`, or `k` and `v` are INT8 entries. `k`, `v` [kv_heads, S,
     slots, D] are the caches of S sequences, as in `reference.py`; the entries of the rows are
-    already stored. Head h reads
-    key/value head h // (heads / kv_heads); scores are multiplied by `scale`. `window` and `ring`
-    are 0 for flat caches; slots after the first `ring` of a ring are never read. The other inputs
-    are int64 and read on the device; no shape depends on their values:
+    already stored. Head h reads key/value head h // (heads / kv_heads); scores are multiplied by
+    `scale`. `window` and `ring` are 0 for flat caches; slots after the first `ring` of a ring are
+    never read. The other inputs are int64 and read on the device; no shape depends on their values:
 
     - `positions` [B, T], below 2^30: the position of each row in its sequence. -1 is padding, whose
       output is 0. Positions of one sequence count up by one, or are within `TAIL` of each other;

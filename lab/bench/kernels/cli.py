@@ -24,7 +24,7 @@ from eagle_aot.lab.bench.timing import CudaClock, Series
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
-from eagle_aot.triton_kernels.kv_int8 import quantize_entries, read_entries
+from eagle_aot.triton_kernels.kv_int8 import head_dim_of, quantize_entries
 
 SHOWN = 25  # kernels
 NOTES = f"""\
@@ -124,7 +124,8 @@ def fill_caches(runner: Runner) -> None:
             cache.normal_()
         elif cache is not None and cache.dtype == torch.int8:
             for head in cache:
-                head.copy_(quantize_entries(torch.randn_like(read_entries(head, torch.float32))))
+                shape = *head.shape[:-1], head_dim_of(head)
+                head.copy_(quantize_entries(torch.randn(shape, device=head.device)))
 
 
 def measure(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels import device
-from eagle_aot.triton_kernels.kv_int8 import SCALE_BYTES
+from eagle_aot.triton_kernels.kv_int8 import entry_length
 
 
 class H100Driver:
@@ -179,7 +179,7 @@ def rows_attention(
 
 def entries_of(kv_heads: int, dim: int, dtype: torch.dtype) -> Tensor:
     """Return a sequence's cache [kv_heads, 1, 4096, ...] of `dtype`, which may be INT8."""
-    return empty(kv_heads, 1, 4096, dim + SCALE_BYTES * (dtype == torch.int8), dtype=dtype)
+    return empty(kv_heads, 1, 4096, entry_length(dim, dtype), dtype=dtype)
 
 
 def prompt_attention(
