@@ -9,6 +9,7 @@ from eagle_aot.targets.step import (
     MAX_CHAIN_LEN,
     MAX_ROWS,
     MAX_SEQUENCES,
+    MAX_STEP_ROWS,
     MIN_PREFILL,
     longest_chunk,
 )
@@ -26,6 +27,7 @@ class MethodLengths:
     """
 
     max_rows: int
+    max_step_rows: int
     min_prefill: int
     max_prefill: int
     max_batch_size: int
@@ -75,16 +77,16 @@ def method_lengths(
     max_batch_size: int = 1,
     chunk: int = 0,
     image_tokens: tuple[int, ...] = (),
-    most_sequences: int = MAX_SEQUENCES,
+    max_step_rows: int = MAX_STEP_ROWS,
     block: int = 1,
 ) -> MethodLengths:
-    """Return the lengths to export for a target whose steps have up to `most_sequences`.
+    """Return the lengths to export for a target whose steps have up to `max_step_rows` rows.
 
     A prompt chunk is shorter than the context, a multiple of `block`, and no longer than what ring
     caches take at once: `chunk` rows, or a window where that is 0. Raises SettingError if no length
     is left, and if an image does not fit into a chunk.
     """
-    check_max_batch_size(max_batch_size, most_sequences)
+    check_max_batch_size(max_batch_size, min(max_step_rows, MAX_SEQUENCES))
     largest = min(max_prefill, max_seq_len - 1)
     if sliding_window:
         largest = min(largest, longest_chunk(sliding_window, chunk))
@@ -99,4 +101,4 @@ def method_lengths(
             f"an image of {max(image_tokens)} rows must fit into one prefill chunk, which has at "
             f"most {largest}: raise --max-prefill or --max-seq-len, or lower --image-tokens"
         )
-    return MethodLengths(MAX_ROWS, least, largest, max_batch_size, image_tokens)
+    return MethodLengths(MAX_ROWS, max_step_rows, least, largest, max_batch_size, image_tokens)

@@ -41,7 +41,7 @@ from eagle_aot.export.spec import CUDA, XNNPACK, ExportSpec
 from eagle_aot.targets.decoder.experts import Experts
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
-from eagle_aot.targets.step import MAX_ROWS, MAX_SEQUENCES
+from eagle_aot.targets.step import MAX_ROWS, MAX_STEP_ROWS
 
 WORKSPACE, PARALLEL = "compiling", "compiling-in-parallel"
 """Directories for files of the compiler and of parallel processes. They are on the artifact's disk
@@ -292,6 +292,6 @@ def lengths_of(pair: Pair, resolved: ResolvedExport) -> MethodLengths:
         target.sequences,
         chunk,
         resolved.image_tokens or (),
-        MAX_ROWS if narrow else MAX_SEQUENCES,
+        MAX_ROWS if narrow else MAX_STEP_ROWS,
         STATE_BLOCK if pair.has_states else 1,
     )

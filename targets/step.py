@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 MAX_ROWS = 64
-"""Maximum rows of a step with drafts, over all sequences; longer inputs are prompts."""
+"""Maximum rows of one sequence in a step; longer inputs are prompts."""
+
+MAX_STEP_ROWS = 256
+"""Maximum rows of a step, over all sequences."""
 
 MAX_SEQUENCES = 128
-"""Maximum sequences of a step: of more than `MAX_ROWS` each has one row."""
+"""Maximum sequences of a step."""
 
 TAIL = 16
 """Tokens of its own path that a row reads by slot, including itself."""

@@ -25,9 +25,10 @@ Tile = TypeVar("Tile", bound=HoldsRows)
 def tile_counts(rows: int, sizes: Sequence[Tile]) -> Iterator[tuple[Tile, int]]:
     """Yield each tile size with the number of tiles of `rows` rows; only one number is not 0.
 
-    `sizes` are in ascending order. One tile of the smallest size that holds all rows is used, or as
-    many of the last size as are needed. If a graph is traced for a range of rows, the numbers are
-    expressions of `rows`, and sizes that no number in the range needs are left out.
+    `sizes` are in ascending order, but the last may be smaller. One tile of the smallest size that
+    holds all rows is used, or as many of the last as are needed. If a graph is traced for a range
+    of rows, the numbers are expressions of `rows`, and sizes that no number in the range needs are
+    left out.
     """
     smaller = 0
     for tile in sizes:

@@ -62,6 +62,7 @@ def describe_constants(
         sliding_window=target.sliding_window,
         chain_len=chain_len,
         max_rows=lengths.max_rows,
+        max_step_rows=lengths.max_step_rows,
         max_batch_size=lengths.max_batch_size,
         tail=TAIL,
         flat_slots=flat_slots(target.max_seq_len),

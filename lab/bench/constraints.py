@@ -99,7 +99,7 @@ def measure(runner: Runner, spec: ConstraintsBenchSpec) -> Iterator[ConstraintTi
         (requests, shape)
         for requests, shape in SHAPES
         if requests <= constants.max_batch_size
-        and requests * (shape.nodes + 1) <= constants.max_rows
+        and requests * (shape.nodes + 1) <= constants.max_step_rows
         and (shape.is_chain or runner.drafter.grows_trees)
     ]
     with progress.stage("record"):

@@ -137,7 +137,7 @@ class Parts:
                 (sequences, rows),
                 no_moves(sequences, constants.tail, executor.device),
             )
-            for sequences, rows in spec.verified_shapes(constants.max_rows)
+            for sequences, rows in spec.verified_shapes(constants.max_step_rows)
         ]
         self.forwards += drafting_forwards(runner, shapes)
 

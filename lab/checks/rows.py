@@ -76,7 +76,7 @@ class RowCheck:
         """Compare rows of the last of all sequences, each with a length of its own."""
         constants = self.runner.constants
         batch = constants.max_batch_size
-        rows = min(max(1, constants.max_rows // batch), self.rows)
+        rows = min(constants.max_step_rows // batch, self.rows)
         lengths = [max(1, self.context - 7 * (batch - 1 - s)) for s in range(batch - 1)]
         lengths.append(self.context)
         for sequence, length in enumerate(lengths):

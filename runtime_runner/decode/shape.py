@@ -104,7 +104,7 @@ AUTO_CHAINS = tuple(Shape.chain(length) for length in (0, 1, 2, 3, 4, 5, MAX_AUT
 recording its rounds costs."""
 AUTO_TREES = Shape(4, 2, 7), Shape(4, 4, 15), Shape(4, 8, 31), Shape(6, 8, 31), Shape(7, 8, 63)
 """The trees that are chosen among. With its root, a tree has 8, 16, 32 or 64 rows, the most that a
-step has: GPU kernels take rows in such tiles, and one row more costs as much as a whole tile. No
+text has: GPU kernels take rows in such tiles, and one row more costs as much as a whole tile. No
 tree is deeper than the longest chain, from whose acceptance rates those of trees are estimated."""
 
 

@@ -36,7 +36,8 @@ class DrafterSession:
         self.drafter, self.target, self.constants = drafter, target, constants
         self._batch = batch
         record = executor.repeat if executor.records else None
-        self.rounds = Rounds(target, drafter, batch, constants.max_rows, record)
+        rows = constants.max_rows, constants.max_step_rows
+        self.rounds = Rounds(target, drafter, batch, *rows, record)
         self.chooser = Chooser(CostTable())
         self._adaptive: AdaptiveSchedule | None = None
 

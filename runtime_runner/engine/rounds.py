@@ -26,15 +26,18 @@ class Rounds:
         drafter: Drafter | None,
         batch: BatchState,
         max_rows: int,
+        max_step_rows: int,
         record: Recorder | None,
     ) -> None:
         """`record` makes a round cheap to repeat; without it rounds are not recorded.
 
-        A round with drafts has at most `max_rows` rows. Where the drafter has confidence, requests
-        share them; not with recurrent states, which take in the rows of one line.
+        A round has at most `max_rows` rows of a request, `max_step_rows` in all. Where the drafter
+        has confidence, requests share them; not with recurrent states, which take in the rows of
+        one line.
         """
         self.target, self.drafter, self.batch = target, drafter, batch
-        self._max_rows, self._record = max_rows, record
+        self._max_rows, self._max_step_rows = max_rows, max_step_rows
+        self._record = record
         self._max_lines = 0
         if isinstance(drafter, ConfidentDrafter) and not target.has_states:
             self._max_lines = drafter.max_lines
@@ -44,8 +47,8 @@ class Rounds:
 
     def fitting(self, requests: int, shape: Shape) -> Shape:
         """Return as much of the shape as fits the rows of a round of so many requests."""
-        rows = max(1, self._max_rows // self.batch_size(requests))
-        return shape.within(rows, self._max_rows)
+        rows = max(1, self._max_step_rows // self.batch_size(requests))
+        return shape.within(min(rows, self._max_rows), self._max_rows)
 
     def batch_size(self, requests: int) -> int:
         """Return how many sequences a round of so many requests has, padding included."""

@@ -31,8 +31,8 @@ from support.files.artifact import CONSTANTS, write_artifact
 PUBLISHED = {
     "get_max_seq_len", "get_vocab_size", "get_n_layers", "get_min_prefill_chunk",
     "get_max_prefill_chunk", "get_sliding_window", "get_chain_len", "get_max_rows",
-    "get_max_batch_size", "get_tail", "get_flat_slots", "get_draft_vocab_size",
-    "get_hidden_size", "get_eos_ids", "use_kv_cache",
+    "get_max_step_rows", "get_max_batch_size", "get_tail", "get_flat_slots",
+    "get_draft_vocab_size", "get_hidden_size", "get_eos_ids", "use_kv_cache",
 }  # fmt: skip
 
 

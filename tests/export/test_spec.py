@@ -127,18 +127,18 @@ def test_more_sequences_than_a_forward_has_rows_are_refused(sequences: int) -> N
     with pytest.raises(SettingError, match=message):
         method_lengths(512, 4096, 0, sequences)
     with pytest.raises(SettingError, match=r"must be in \[1, 64\]"):
-        method_lengths(512, 4096, 0, 65, most_sequences=64)
+        method_lengths(512, 4096, 0, 65, max_step_rows=64)
 
 
 @pytest.mark.parametrize(("max_prefill", "max_seq_len", "window", "sequences", "expected"), [
-    (512, 4096, 1024, 1, MethodLengths(64, 65, 512, 1)),
-    (512, 4096, 0, 1, MethodLengths(64, 65, 512, 1)),
-    (512, 256, 0, 1, MethodLengths(64, 65, 255, 1)),
-    (512, 4096, 128, 1, MethodLengths(64, 65, 128, 1)),
-    (512, 4096, 16, 1, MethodLengths(64, 65, 96, 1)),
-    (512, 4096, 1, 1, MethodLengths(64, 65, 96, 1)),
-    (66, 4096, 1024, 1, MethodLengths(64, 65, 66, 1)),
-    (512, 4096, 1024, 64, MethodLengths(64, 65, 512, 64)),
+    (512, 4096, 1024, 1, MethodLengths(64, 256, 65, 512, 1)),
+    (512, 4096, 0, 1, MethodLengths(64, 256, 65, 512, 1)),
+    (512, 256, 0, 1, MethodLengths(64, 256, 65, 255, 1)),
+    (512, 4096, 128, 1, MethodLengths(64, 256, 65, 128, 1)),
+    (512, 4096, 16, 1, MethodLengths(64, 256, 65, 96, 1)),
+    (512, 4096, 1, 1, MethodLengths(64, 256, 65, 96, 1)),
+    (66, 4096, 1024, 1, MethodLengths(64, 256, 65, 66, 1)),
+    (512, 4096, 1024, 64, MethodLengths(64, 256, 65, 512, 64)),
 ])  # fmt: skip
 def test_a_prefill_fits_context_and_ring_and_never_reaches_the_small_path(
     max_prefill: int, max_seq_len: int, window: int, sequences: int, expected: MethodLengths

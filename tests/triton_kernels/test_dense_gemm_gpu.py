@@ -30,7 +30,7 @@ def test_a_rows_bits_do_not_depend_on_the_tile_size(features: int, columns: int)
     x[:, 40:48] *= 1e-20
     splits = choose_splits(features, columns, 132)
     together = dense_small_m(x, weight, splits)
-    for rows in (7, 8, 9, 15, 16, 17, 33, 63, 64, 65):
+    for rows in (7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 128, 129):
         assert torch.equal(dense_small_m(x[:, :rows], weight, splits), together[:, :, :rows])
     for row in range(64):
         alone = dense_small_m(x[:, row : row + 1], weight, splits)

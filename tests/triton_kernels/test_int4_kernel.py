@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from eagle_aot.triton_kernels.device import H100
 from eagle_aot.triton_kernels.int4_gemm import large_m, small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step
-from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES
+from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, SmallMTile
 from support.kernels.compiled import empty, int4_weight, launches
 
 SHARED_MEMORY = 227 * 1024
@@ -44,13 +44,15 @@ def assert_read_as_it_lies(program: Any) -> None:
     assert "ttg.async_copy_global_to_local" in loop and "tt.load" not in loop
 
 
-@pytest.mark.parametrize("kind", range(5), ids=("8", "16", "32", "48", "64"))
-@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize(
+    ("group", "tile"),
+    [(g, tile) for g in (32, 64, 128) for tile in dict.fromkeys(SMALL_M_TILES[blocks_per_step(g)])],
+    ids=lambda case: str(getattr(case, "rows", case)),
+)
 @pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, ""), (False, "gelu_tanh")])
 def test_the_small_m_kernel_compiles_to_tensor_core_products_without_spilling(
-    group: int, zeros: bool, activation: str, kind: int, monkeypatch: pytest.MonkeyPatch
+    group: int, zeros: bool, activation: str, tile: SmallMTile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tile = SMALL_M_TILES[blocks_per_step(group)][kind]
     program = compiled(monkeypatch, small_m, tile.rows, group, zeros, activation)
     if not activation:
         assert_read_as_it_lies(program)

@@ -1,4 +1,4 @@
-"""A dense linear for few rows on a GPU: a Triton kernel that reads a weight once per 64 rows.
+"""A dense linear for few rows on a GPU: a Triton kernel that reads a weight once per tile of rows.
 
 A row's bits do not depend on the other rows: tensor cores add its columns in one order in tiles of
 every width, and the split of K depends on the weight alone.

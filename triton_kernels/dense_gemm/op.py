@@ -20,8 +20,8 @@ def dense_small_m(x: Tensor, weight: Tensor, splits: int) -> Tensor:
     """Multiply `x` bfloat16 [..., K] by `weight` bfloat16 [N, K] in parts: [splits, ..., N].
 
     The product is the sum of the parts: K is split among `splits` programs. Parts are float32; a
-    single part is the product in x's dtype. The weight is read once per 64 rows. A row's bits do
-    not depend on the number of rows.
+    single part is the product in x's dtype. The weight is read once per tile of rows. A row's bits
+    do not depend on the number of rows.
     """
     from eagle_aot.triton_kernels.dense_gemm.kernel import launch
 

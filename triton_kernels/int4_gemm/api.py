@@ -3,7 +3,7 @@
 Up to `MATVEC_MAX_M` rows a linear is bound by reading its weight and uses the small-M kernel; above
 that, the large-M kernel. The choice is made while a graph is traced, from the *range* of its row
 count, and a range on both sides of the limit is an error, so a method is exported for one side. The
-small-M kernel takes any number of rows and reads the weight once per 64 of them; a row's bits do
+small-M kernel takes any number of rows and reads the weight once per tile of them; a row's bits do
 not depend on their number.
 """
 

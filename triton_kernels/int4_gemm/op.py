@@ -34,8 +34,8 @@ def int4_small_m(
     """Multiply `x` bfloat16 [M, K] or [1, M, K] in parts: [splits, ..., M, N].
 
     The product is the sum of the parts: K is split among `splits` programs. Parts are float32; a
-    single part is the product in x's dtype. The weight is read once per 64 rows. A row's bits do
-    not depend on M. With an activation there must be one part, of N / 2 columns. Raises
+    single part is the product in x's dtype. The weight is read once per tile of rows. A row's bits
+    do not depend on M. With an activation there must be one part, of N / 2 columns. Raises
     RuntimeError for a batch, and for an activation of several parts.
     """
     _check_small(x, splits, activation)

@@ -1,11 +1,11 @@
-"""The INT4 linear for few rows on a GPU: a Triton kernel that reads a weight once per 64 rows.
+"""The INT4 linear for few rows on a GPU: a Triton kernel that reads a weight once per tile of rows.
 
 Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
 lowered for one.
 
 The weight is that of `reference.dequantise_int4`, rounded to bfloat16.
 
-A row's bits do not depend on the other rows. Rows are padded to a tile of 8 to 64, whose size
+A row's bits do not depend on the other rows. Rows are padded to a tile of 8 to 96, whose size
 changes neither the factors nor the order of sums: tensor cores add up a block of 128 columns, from
 zero, and blocks are added in float32. The tiles of outputs, the order of blocks and the split of K
 depend on the weight alone.

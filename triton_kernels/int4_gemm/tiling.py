@@ -33,6 +33,9 @@ SMALL_M_TILES = {
         SmallMTile(32, warps=4, stages=4, whole=True),
         SmallMTile(32, warps=4, stages=3, more=16, whole=True),
         SmallMTile(64, warps=8, stages=3, pairs=True),
+        SmallMTile(64, warps=8, stages=3, more=16, pairs=True),
+        SmallMTile(64, warps=8, stages=3, more=32, pairs=True, whole=True),
+        SmallMTile(64, warps=8, stages=3, pairs=True),
     ),
     2: (
         SmallMTile(8, warps=4, stages=3),
@@ -42,7 +45,8 @@ SMALL_M_TILES = {
         SmallMTile(64, warps=8, stages=3, pairs=True),
     ),
 }
-"""Tiles for steps of one and of two blocks, measured on an H100."""
+"""Tiles for steps of one and of two blocks, measured on an H100, above 64 rows on an H200. As many
+of the last as are needed are for rows that no other holds; they read a weight together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,10 +82,10 @@ class Constants:
     """What the program publishes about itself, each as a constant method of the `.pte`.
 
     Lengths and sizes are counts of tokens, layers or elements; `sliding_window` is 0 for a target
-    without sliding layers; `max_rows` bounds the rows of a step with drafts, over all sequences;
-    `max_batch_size` is how many sequences the caches hold; `tail` is how many tokens of its path a
-    row names by slot; `flat_slots` is the number of a sequence's slots in a cache of all positions;
-    `eos_ids` stop generation.
+    without sliding layers; `max_rows` bounds the rows of a sequence in a step, `max_step_rows`
+    those of all; `max_batch_size` is how many sequences the caches hold; `tail` is how many tokens
+    of its path a row names by slot; `flat_slots` is the number of a sequence's slots in
+    a cache of all positions; `eos_ids` stop generation.
     """
 
     max_seq_len: int
@@ -96,6 +96,7 @@ class Constants:
     sliding_window: int
     chain_len: int
     max_rows: int
+    max_step_rows: int
     max_batch_size: int
     tail: int
     flat_slots: int

@@ -64,7 +64,7 @@ def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
 
 
 def test_rounds_with_more_drafts_than_rows_are_left_out() -> None:
-    executor, constants = LoggingExecutor(), replace(CONSTANTS, max_batch_size=8)
+    executor, constants = LoggingExecutor(), replace(CONSTANTS, max_batch_size=8, max_step_rows=64)
     runner = Runner(Path(), executor, constants, Eagle3Drafter(executor, constants, None))
     assert whole_round(runner, 8, 7) is not None and whole_round(runner, 8, 8) is None
 

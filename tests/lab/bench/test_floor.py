@@ -61,8 +61,9 @@ def bytes_of(*weights: Weight, draft: tuple[Weight, ...] = (), window: int = WIN
 def constants_with(window: int = WINDOW) -> Constants:
     return Constants(
         max_seq_len=MAX_SEQ_LEN, vocab_size=VOCAB, n_layers=1, min_prefill_chunk=9,
-        max_prefill_chunk=64, sliding_window=window, chain_len=3, max_rows=64, max_batch_size=1,
-        tail=16, flat_slots=FLAT, draft_vocab_size=VOCAB, hidden_size=HIDDEN, eos_ids=(),
+        max_prefill_chunk=64, sliding_window=window, chain_len=3, max_rows=64, max_step_rows=256,
+        max_batch_size=1, tail=16, flat_slots=FLAT, draft_vocab_size=VOCAB, hidden_size=HIDDEN,
+        eos_ids=(),
     )  # fmt: skip
 
 

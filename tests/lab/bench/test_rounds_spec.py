@@ -14,7 +14,7 @@ from eagle_aot.lab.bench.rounds import DEFAULT_CONTEXTS, RoundsSpec, default_con
 
 CONSTANTS = Constants(
     max_seq_len=1024, vocab_size=100, n_layers=1, min_prefill_chunk=9, max_prefill_chunk=64,
-    sliding_window=64, chain_len=4, max_rows=64, max_batch_size=1,
+    sliding_window=64, chain_len=4, max_rows=64, max_step_rows=256, max_batch_size=1,
     tail=16, flat_slots=1120, draft_vocab_size=100, hidden_size=16, eos_ids=(),
 )  # fmt: skip
 

@@ -199,7 +199,7 @@ def test_rows_are_shared_where_chains_do_not_fit_and_where_they_are_chosen() -> 
         drafter = DSparkDrafter(
             *(executor, constants, None, 7, 0), is_confident=is_confident, max_lines=lines
         )
-        return Rounds(target, drafter, batch, 24, None)
+        return Rounds(target, drafter, batch, 24, 24, None)
 
     rounds = rounds_of(target, 8)
     three, seven, shared = Shape.chain(3), Shape.chain(7), Lines(8, 3, 7)
@@ -240,7 +240,7 @@ def test_a_text_alone_verifies_the_drafts_that_are_likely(
         bonus = prefilled(executor, drafter, prompt, sampler=sampler)
         batch.place(bonus, len(prompt))
         target = Counting(executor, executor.artifact)
-        round_ = Rounds(target, drafter, batch, 64, None).get_round(1, shape)
+        round_ = Rounds(target, drafter, batch, 64, 64, None).get_round(1, shape)
         text, verified = [int(bonus)], []
         while len(text) < 40:
             likely = 0

@@ -38,6 +38,7 @@ def engine_of(
     copies: bool = True,
     waits: bool = False,
     memory: int | None = None,
+    max_step_rows: int = 64,
 ) -> Engine:
     """Return an engine whose target cuts prompts into short chunks, and copies any number of
     rows. Its sequences share `memory` in pages unless that is None."""
@@ -46,7 +47,7 @@ def engine_of(
     target.can_copy_rows = copies
     sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
     drafter = SeeingDrafter(target, pattern)
-    rounds = rounds_over(target, drafter, record if recorded else None, sampler)
+    rounds = rounds_over(target, drafter, record if recorded else None, sampler, max_step_rows)
     schedule = adaptive_schedule_over(rounds, drafter)
     engine = (WaitingEngine if waits else Engine)(schedule, pages=pages)
     engine.sequence_pool.copy_least = 1
@@ -82,6 +83,7 @@ class EngineMachine(RuleBasedStateMachine):
         copies=st.integers(0, 4),
         waits=st.booleans(),
         memory=st.none() | st.integers(0, 150),
+        max_step_rows=st.sampled_from([16, 64, 256]),
     )
     def start(
         self,
@@ -91,10 +93,12 @@ class EngineMachine(RuleBasedStateMachine):
         copies: int,
         waits: bool,
         memory: int | None,
+        max_step_rows: int,
     ) -> None:
         self.engine = engine_of(
-            sequences, pattern, recorded=recorded, copies=copies > 0, waits=waits, memory=memory
-        )
+            sequences, pattern, recorded=recorded, copies=copies > 0, waits=waits, memory=memory,
+            max_step_rows=max_step_rows,
+        )  # fmt: skip
         self.requests: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}

@@ -36,9 +36,10 @@ class Recorder:
         return lambda: step()
 
 
-def rounds_of(sequences: int, recorder: Recorder | None) -> Rounds:
+def rounds_of(sequences: int, recorder: Recorder | None, max_step_rows: int = 64) -> Rounds:
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
-    return rounds_over(target, SeeingDrafter(target, [True]), recorder)
+    drafter = SeeingDrafter(target, [True])
+    return rounds_over(target, drafter, recorder, max_step_rows=max_step_rows)
 
 
 def chains_of(rounds: Rounds, texts: int, lengths: list[int]) -> set[tuple[int, int]]:
@@ -58,6 +59,14 @@ def test_buckets_are_those_that_rounds_may_need() -> None:
     }
     assert chains_of(played, 3, [4]) == {(1, 4), (2, 4), (3, 4)}
     assert chains_of(rounds_of(5, Recorder()), 5, [1]) == {(1, 1), (2, 1), (4, 1), (5, 1)}
+
+
+def test_a_wide_step_has_rows_for_more_texts_but_no_larger_tree() -> None:
+    rounds, largest = rounds_of(32, None, 256), Shape(7, 8, 63)
+    depths = {texts: rounds.fitting(texts, Shape.chain(15)).depth for texts in (8, 16, 17, 32)}
+    assert depths == {8: 15, 16: 15, 17: 14, 32: 7}
+    assert rounds.fitting(4, largest) == largest == rounds.fitting(1, largest)
+    assert rounds.fitting(5, largest).nodes == 256 // 5 - 1
 
 
 @pytest.mark.parametrize("sequences", [1, 4, 5])

@@ -172,7 +172,7 @@ def test_chosen_lengths_give_the_plain_text(
         rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
         limits = Limits(max_new_tokens=max_new_tokens, stop_ids=frozenset())
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
-        every = Rounds(target, drafter, running, 64, None)
+        every = Rounds(target, drafter, running, 64, 64, None)
         shared = BatchSchedule(every, chooser, lambda trees: chosen)  # noqa: B023
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
         engine = Engine(shared)

@@ -18,8 +18,8 @@ from eagle_aot.artifact import (
 
 CONSTANTS = Constants(
     max_seq_len=64, vocab_size=32, n_layers=3, min_prefill_chunk=65, max_prefill_chunk=72,
-    sliding_window=8, chain_len=4, max_rows=64, max_batch_size=2, tail=16, flat_slots=160,
-    draft_vocab_size=16, hidden_size=8, eos_ids=(1, 4),
+    sliding_window=8, chain_len=4, max_rows=64, max_step_rows=256, max_batch_size=2,
+    tail=16, flat_slots=160, draft_vocab_size=16, hidden_size=8, eos_ids=(1, 4),
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def test_parts_add_up_to_the_product(features: int, columns: int, splits: int) -
 def test_a_rows_bits_do_not_depend_on_the_tile_size(splits: int) -> None:
     x, weight = factors(130, 70, 320)
     together = kernel.launch(x, weight, splits)
-    for rows in (1, 7, 8, 9, 16, 17, 64, 65):
+    for rows in (1, 7, 8, 9, 16, 17, 64, 65, 129):
         assert torch.equal(kernel.launch(x[:, :rows], weight, splits), together[:, :, :rows])
     for row in (8, 63, 64, 129):
         alone = kernel.launch(x[:, row : row + 1], weight, splits)

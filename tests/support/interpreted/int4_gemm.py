@@ -11,7 +11,7 @@ from support.interpreted.as_a_gpu import allocate_output
 from support.kernels.int4_cases import Case, assert_rounded_weight, float64_gated, tensors
 
 FLOAT32_SLACK = 1e-5
-WIDTHS = 8, 16, 32, 48, 64
+WIDTHS = 8, 16, 32, 48, 64, 80, 96
 
 CASES = [
     Case(37, 64, 32),
@@ -68,16 +68,17 @@ def test_a_rows_bits_do_not_depend_on_the_tile_size(case: Case, splits: int) -> 
     for row in (0, 8, 31, 64, 129):
         alone = product(x[:, row : row + 1], weight, splits)
         assert torch.equal(alone, together[:, :, row : row + 1])
-    for rows in (8, 9, 17, 33, 49, 65):
+    for rows in (8, 9, 17, 33, 49, 65, 90, 97):
         assert torch.equal(product(x[:, :rows], weight, splits), together[:, :, :rows])
     assert torch.equal(product(x[:, 60:100], weight, splits), together[:, :, 60:100])
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_tile_counts_use_the_smallest_tile_that_holds_all_rows(blocks: int) -> None:
-    for rows in range(1, 200):
-        ((tile, number),) = tile_counts(rows, SMALL_M_TILES[blocks])
-        assert tile.rows == next((width for width in WIDTHS if rows <= width), WIDTHS[-1])
+    tiles = SMALL_M_TILES[blocks]
+    for rows in range(1, 300):
+        ((tile, number),) = tile_counts(rows, tiles)
+        assert tile == next((tile for tile in tiles if rows <= tile.rows), tiles[-1])
         assert number == -(-rows // tile.rows)
 
 

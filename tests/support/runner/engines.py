@@ -80,10 +80,11 @@ def rounds_over(
     drafter: Drafter | None,
     recorder: Recorder | None = None,
     sampler: Sampler | None = None,
+    max_step_rows: int = MAX_ROWS,
 ) -> Rounds:
     """Return rounds of all of a target's sequences."""
     running = BatchState(range(len(target.slots)), TAIL, "cpu", sampler)
-    return Rounds(target, drafter, running, MAX_ROWS, recorder)
+    return Rounds(target, drafter, running, MAX_ROWS, max_step_rows, recorder)
 
 
 def adaptive_schedule_over(

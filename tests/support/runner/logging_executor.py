@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.program.executor import Part
 VOCAB, HIDDEN, TAIL = 50, 4, 16
 CONSTANTS = Constants(
     max_seq_len=256, vocab_size=VOCAB, n_layers=1, min_prefill_chunk=65, max_prefill_chunk=96,
-    sliding_window=32, chain_len=3, max_rows=64, max_batch_size=1,
+    sliding_window=32, chain_len=3, max_rows=64, max_step_rows=256, max_batch_size=1,
     tail=16, flat_slots=352, draft_vocab_size=VOCAB, hidden_size=HIDDEN, eos_ids=(),
 )  # fmt: skip
 
