@@ -33,7 +33,10 @@ def in_one_line(error: Exception) -> str:
         return type(error).__name__
     if "Output:" in lines:  # of a compiler, after its command
         return f"{lines[0]}: {_complaint(lines[lines.index('Output:') + 1 :])}"
-    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]
+    if not lines[0].endswith(":"):
+        return lines[0]
+    items = [line for line in lines if line.startswith("- ")]
+    return " ".join((lines[0], *(items or lines[1:][-1:])))
 
 
 def _complaint(output: list[str]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any
 
+from msgspec import structs
 from rich.table import Table
 
 from eagle_aot.common.errors import EagleError, SettingError
@@ -140,11 +141,11 @@ def main(spec: ClientsSpec) -> None:
 
 
 def measure(runner: Runner, spec: ClientsSpec) -> Iterator[ClientTimes]:
-    """Yield what each number of clients gets, after a request that does not count."""
+    """Yield what each number of clients gets, after a burst that does not count."""
     progress = Progress()
     with progress.stage("warm-up"):
         runner.warm_up(None, spec.chain_len or None, spec.chain_len > 0)
-        burst(runner, spec, 1)
+        burst(runner, structs.replace(spec, max_new_tokens=2), max(spec.clients))
     for clients in spec.clients:
         with progress.stage(f"{clients} clients"):
             yield burst(runner, spec, clients)

@@ -7,6 +7,7 @@ import torch
 from eagle_aot.common.memory import host_peak_bytes
 from eagle_aot.lab.bench.timing import Clock, Timed, time_on_device
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
+from eagle_aot.runtime_runner.program.device_weights import PAGES
 from eagle_aot.runtime_runner.program.executor import Call, Executor
 
 BUFFER_BYTES = {"cuda": 1 << 30, "cpu": 256 << 20}  # far larger than any cache
@@ -54,7 +55,8 @@ def peak_memory(executor: Executor, peak: int, in_use_before: int) -> dict[str, 
     if not isinstance(executor, AotiExecutor):
         return {PROCESS: host_peak_bytes()}
     parts, reserved = executor.weights.bytes_by_part(), torch.cuda.memory_reserved()
-    return all_parts(parts, peak, reserved, in_use_before, bytes_in_use())
+    paged = parts.get(PAGES, 0)  # not PyTorch's
+    return all_parts(parts, peak + paged, reserved + paged, in_use_before, bytes_in_use())
 
 
 def all_parts(

@@ -164,7 +164,8 @@ class Bench:
         peak = max(stage.gpu_peak_bytes for stage in stages[loaded:])
         memory = peak_memory(executor, peak, self._in_use_before)
         manifest = Manifest.read(runner.directory)
-        caches, free = CacheBytes.of(manifest), free_bytes(executor.device)
+        caches = CacheBytes.of(manifest)
+        free = None if executor.pages else free_bytes(executor.device)
         with self._progress.stage("read bandwidth"):
             bandwidth = read_bandwidth(self._clock, executor.device)
         methods = TARGET_VERIFY, *DRAFTERS[runner.drafter.kind]

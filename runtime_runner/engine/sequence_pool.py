@@ -189,6 +189,9 @@ class SequencePool:
         """
         matches = {s: self.reusable(query, self.cached(s)) for s in self.free if reuse}
         sequence = self._least_valuable(matches)
+        if self._pages is not None and not self._pages.grow(sequence, length):
+            # To give one sequence's memory to another takes longer than to write over its rows.
+            sequence = next(filter(self._pages.holds, self.free), sequence)
         place = self.free.index(sequence)
         self.free.remove(sequence)
         if self._pages is not None:
@@ -223,10 +226,11 @@ class SequencePool:
 
     def _least_valuable(self, matches: dict[int, int]) -> int:
         """Return the free sequence with the longest match, unless the least recently used one holds
-        fewer rows than would be overwritten there. Without rows, it is one that shares pages."""
+        fewer rows than would be overwritten there. Without rows, it is one that has pages or shares
+        them."""
         best = max(self.free, key=lambda s: matches.get(s, 0))
         empty = [s for s in self.free if not self.cached(s).rows]
-        oldest = max(empty or self.free[:1], key=self._borders)
+        oldest = max(empty or self.free[:1], key=self._has_pages)
         if best in empty:
             return oldest
         overwritten = self.cached(best).rows - matches.get(best, 0)
@@ -234,8 +238,9 @@ class SequencePool:
             return oldest
         return best
 
-    def _borders(self, sequence: int) -> bool:
-        return self._pages is not None and self._pages.borders(sequence)
+    def _has_pages(self, sequence: int) -> tuple[bool, ...]:
+        pages = self._pages
+        return () if pages is None else (pages.holds(sequence), pages.borders(sequence))
 
     def tensor(self, sequence: int) -> Tensor:
         """Return a sequence's number as methods take it, int64 [1]."""

@@ -25,7 +25,10 @@ Pages = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class PageMemory(Protocol):
-    """Memory in pages, and the buffers that it is mapped to, by their numbers."""
+    """Memory in pages, `nbytes` so far, and the buffers that it is mapped to, by their numbers."""
+
+    @property
+    def nbytes(self) -> int: ...
 
     def reserve(self, pages: int) -> bool:
         """Have so many pages ready to map. Returns False where the memory is too small."""
@@ -110,6 +113,11 @@ class CachePages:
             kinds.setdefault(shape, Kind(shape)).buffers.append(number)
         self._kinds = list(kinds.values())
         self._tokens: dict[int, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that the device has given so far."""
+        return self._memory.nbytes
 
     def holds(self, sequence: int) -> bool:
         """Whether a sequence has memory."""

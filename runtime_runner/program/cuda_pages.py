@@ -84,6 +84,10 @@ class CudaPages:
         self._map_scratch(base.value, np.flatnonzero(ends))
         return torch.as_tensor(Bytes(self, base.value, shape.nbytes), device=self._device)
 
+    @property
+    def nbytes(self) -> int:
+        return len(self._memory.handles) * PAGE
+
     def reserve(self, pages: int) -> bool:
         memory = self._memory
         while len(memory.free) < pages and len(memory.handles) < self._budget:

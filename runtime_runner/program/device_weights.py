@@ -12,6 +12,8 @@ from eagle_aot.runtime_runner.program.cache_pages import PAGE, BufferShape, Cach
 from eagle_aot.runtime_runner.program.executor import check_memory
 from eagle_aot.runtime_runner.program.pte import CudaMethod, TensorData, Weight
 
+PAGES = "pages of caches"
+
 RESERVE = 16
 """One part in so many of a GPU's memory is left to forwards where caches would take all of it."""
 
@@ -45,8 +47,8 @@ class DeviceWeights:
             weights.setdefault(self.storage_of(weight), weight)
         self._parts: dict[str, int] = {}
         for weight in weights.values():
-            name = f"{weight.owner} {'cache' if weight.fqn in self.caches else 'weights'}"
-            self._parts[name] = self._parts.get(name, 0) + weight.storage_nbytes
+            part = self._part_of(weight)
+            self._parts[part] = self._parts.get(part, 0) + weight.storage_nbytes
         self.pages: CachePages | None = None
         self._storages: dict[str | int, Tensor] = {}
         if device.type == "cuda" and constants is not None:
@@ -67,9 +69,12 @@ class DeviceWeights:
     def bytes_by_part(self) -> dict[str, int]:
         """Return the bytes of `target weights`, `target cache`, `draft weights`, `draft cache`.
 
-        Weights that both models share count once, for the target.
+        Weights that both models share count once, for the target. `PAGES` are what caches share.
         """
-        return dict(self._parts)
+        return dict(self._parts) | ({PAGES: self.pages.nbytes} if self.pages else {})
+
+    def _part_of(self, weight: Weight) -> str:
+        return f"{weight.owner} {'cache' if weight.fqn in self.caches else 'weights'}"
 
     def storage_of(self, weight: Weight) -> str | int:
         """Return the key of the device storage that a weight lies in."""
@@ -102,8 +107,9 @@ class DeviceWeights:
                 f"{in_binary(least * PAGE)}, and there are {in_binary(budget * PAGE)} for them on "
                 f"the GPU: {LOWER}"
             )
-        for key, shape in zip(weights, shapes, strict=True):
+        for (key, weight), shape in zip(weights.items(), shapes, strict=True):
             self._storages[key] = memory.add(shape, margin)
+            self._parts[self._part_of(weight)] -= weight.storage_nbytes
 
     def _load(self, weight: Weight, device: torch.device) -> Tensor:
         if not weight.storage_nbytes:

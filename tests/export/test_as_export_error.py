@@ -68,6 +68,7 @@ collect2: error: ld returned 1 exit status
             "device",
         ),
         ("C++ compile error\n\nOutput:\n", "lowering failed: C++ compile error: no output"),
+        ("2 kernels:\n  - a\n  - b\nPlease add them", "lowering failed: 2 kernels: - a - b"),
     ],
 )
 def test_the_line_says_what_was_wrong(message: str, line: str) -> None:

@@ -70,6 +70,18 @@ def test_scores_of_a_prompt_are_sent_once() -> None:
     assert len(requests.scored[second]) == 200 and len(requests.tokens[first]) == 250
 
 
+def test_memory_stays_with_its_sequence_while_texts_come_and_go() -> None:
+    engine, pages, memory = engine_of(8, 0)
+    requests = Requests(engine)
+    for i in range(12):
+        requests.add(request_of([i] * 40, 5))
+        requests.finish()
+        if i == 3:
+            held = [set(mapped) for mapped in memory.mapped]
+            assert sum(map(pages.holds, range(8))) < 4, "there is memory for fewer"
+    assert memory.mapped == held
+
+
 def test_requests_wait_in_their_order_until_there_is_memory() -> None:
     engine, pages, _ = engine_of(4, 0)
     requests = Requests(engine)

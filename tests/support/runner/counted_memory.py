@@ -1,6 +1,6 @@
 """Memory in pages that are counted, not there."""
 
-from eagle_aot.runtime_runner.program.cache_pages import Pages
+from eagle_aot.runtime_runner.program.cache_pages import PAGE, Pages
 
 
 class CountedMemory:
@@ -9,6 +9,10 @@ class CountedMemory:
     def __init__(self, buffers: int, capacity: int) -> None:
         self.capacity = capacity
         self.mapped: list[set[int]] = [set() for _ in range(buffers)]
+
+    @property
+    def nbytes(self) -> int:
+        return self.used() * PAGE
 
     def used(self) -> int:
         return sum(map(len, self.mapped))
