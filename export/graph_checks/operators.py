@@ -180,6 +180,8 @@ def _fallback(node: Node) -> str | None:
         return "writes that accumulate"
     if name == "aten::pow" and not all(x.is_floating_point() for x in tensors(node)):
         return "a power of integers"
+    if node.target is torch.ops.aten.view.dtype:
+        return "a view of bits"
     return None
 
 

@@ -77,6 +77,12 @@ def norm_rope_store(kernel: ModuleType) -> None:
     )  # fmt: skip
 
 
+def int8_entries(kernel: ModuleType) -> None:
+    """Launch both conversions."""
+    kernel.quantize(empty(8, 64, 256))
+    kernel.dequantize(empty(8, 64, 272, dtype=torch.int8), torch.bfloat16)
+
+
 def copy_rows(kernel: ModuleType) -> None:
     kernel.launch(empty(4, 4096, 512), empty(4, 4096, 512), *(2 * (empty(9, dtype=torch.int64),)))
 
@@ -190,6 +196,7 @@ KERNELS: dict[Launch, str] = {
     delta_rule_step: "delta_rule.kernel",
     delta_rule_prompt: "delta_rule.blocks",
     copy_rows: "copy_rows.kernel",
+    int8_entries: "kv_int8.kernel",
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",
     topk_of_logits: "topk_logprobs.kernel",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from eagle_aot.triton_kernels.kv_int8 import (
     SCALE_BYTES,
     are_readable,
+    dequantize_entries,
     head_dim_of,
     quantize_entries,
     read_entries,
@@ -41,6 +42,13 @@ def test_an_element_is_half_a_step_off_at_most(
     assert (error <= 0.5001 * steps).all()
     again = quantize_entries(read_entries(entries, torch.float32))
     assert torch.equal(again[..., :head_dim], entries[..., :head_dim])
+
+
+def test_the_operators_are_what_programs_may_contain() -> None:
+    x, checks = torch.randn(3, 32), ("test_schema", "test_faketensor")
+    torch.library.opcheck(quantize_entries, (x,), test_utils=checks)
+    entries = quantize_entries(x), torch.bfloat16
+    torch.library.opcheck(dequantize_entries, entries, test_utils=checks)
 
 
 def test_zeros_are_zeros() -> None:

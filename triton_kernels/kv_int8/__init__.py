@@ -5,8 +5,11 @@ are multiplied by, at the first of `SCALE_BYTES` bytes. Operators read entries o
 dtype says which. Neither importing this package nor tracing needs triton.
 """
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
+from torch.library import custom_op, triton_op
 
 SCALE_BYTES = 16
 """An entry begins at a multiple of 16 bytes, which a GPU's thread reads at once."""
@@ -17,23 +20,53 @@ READERS = (torch.bfloat16, torch.float16)
 """Dtypes of queries whose operators read INT8 entries."""
 
 
+# `triton_op` warns if triton is not installed; the operators then have no kernels for GPUs.
+_operator = triton_op if find_spec("triton") else custom_op
+
+
+@_operator("eagle_aot::quantize_entries", mutates_args={})
 def quantize_entries(x: Tensor) -> Tensor:
     """Convert keys or values [..., D] to INT8 entries, each with a scale of its own: its largest
     absolute value becomes 127."""
+    from eagle_aot.triton_kernels.kv_int8.kernel import quantize
+
+    return quantize(x)
+
+
+@quantize_entries.register_kernel("cpu")
+def _quantize_on_cpu(x: Tensor) -> Tensor:
     wide = x.to(torch.float32)
     scale = wide.abs().amax(dim=-1, keepdim=True) / LARGEST
     codes = torch.floor(wide / scale.clamp_min(torch.finfo(torch.float32).tiny) + 0.5)
     bounded = codes.clamp(-LARGEST, LARGEST).to(torch.int8)
-    stored = (scale.view(torch.int32) >> _shifts(scale)).to(torch.int8)
-    return torch.cat((bounded, stored), dim=-1)
+    unused = bounded.new_zeros((*x.shape[:-1], SCALE_BYTES - 4))
+    return torch.cat((bounded, scale.view(torch.int8), unused), dim=-1)
 
 
-def _shifts(x: Tensor) -> Tensor:
-    """Return where each byte of a scale begins, int32 [SCALE_BYTES]: the last bytes are copies.
+@quantize_entries.register_fake
+def _entries_shape(x: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], entry_length(x.shape[-1], torch.int8)), dtype=torch.int8)
 
-    A view as bytes has no kernel in the CUDA backend.
-    """
-    return torch.arange(0, 8 * SCALE_BYTES, 8, dtype=torch.int32, device=x.device) % 32
+
+@_operator("eagle_aot::dequantize_entries", mutates_args={})
+def dequantize_entries(entries: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert INT8 entries to keys or values [..., D] of `dtype`."""
+    from eagle_aot.triton_kernels.kv_int8.kernel import dequantize
+
+    return dequantize(entries, dtype)
+
+
+@dequantize_entries.register_kernel("cpu")
+def _dequantize_on_cpu(entries: Tensor, dtype: torch.dtype) -> Tensor:
+    head_dim = head_dim_of(entries)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    scale = entries[..., head_dim : head_dim + 4].contiguous().view(torch.float32)
+    return (entries[..., :head_dim].to(wide) * scale.to(wide)).to(dtype)
+
+
+@dequantize_entries.register_fake
+def _values_shape(entries: Tensor, dtype: torch.dtype) -> Tensor:
+    return entries.new_empty((*entries.shape[:-1], head_dim_of(entries)), dtype=dtype)
 
 
 def write_entries(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -47,11 +80,7 @@ def read_entries(entries: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert entries of a cache to keys or values [..., D] of `dtype`."""
     if entries.dtype != torch.int8:
         return entries if entries.dtype == dtype else entries.to(dtype)
-    head_dim = head_dim_of(entries)
-    stored = entries[..., head_dim : head_dim + 4].to(torch.int32) & 255
-    scale = (stored << _shifts(stored)[:4]).sum(dim=-1, keepdim=True, dtype=torch.int32)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return (entries[..., :head_dim].to(wide) * scale.view(torch.float32).to(wide)).to(dtype)
+    return dequantize_entries(entries, dtype)
 
 
 def entry_length(head_dim: int, dtype: torch.dtype) -> int:

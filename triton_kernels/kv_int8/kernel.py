@@ -1,11 +1,20 @@
 """Reads and writes INT8 entries in kernels. Importing this module needs triton."""
 
+import math
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+from torch.library import wrap_triton
+
+from eagle_aot.triton_kernels.kv_int8 import entry_length, head_dim_of
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LARGEST = tl.constexpr(127.0)
 TINY = tl.constexpr(2.0**-126)
+ROWS = 8
+"""Entries per program of the kernels that only convert."""
 
 
 PAIR = (
@@ -86,12 +95,79 @@ def store_quantized(
     D: tl.constexpr,
     ENTRY: tl.constexpr,
 ) -> None:
-    """Store heads x float32 [TILE, D] at `slot` [TILE, 1] of one head's cache, as
-    `quantize_entries` does."""
-    column = tl.arange(0, D)[None, :]
+    """Store heads x float32 [TILE, WIDTH], 0 from column D on, at `slot` [TILE, 1] of one head's
+    cache, as `quantize_entries` does."""
+    column = tl.arange(0, x.shape[1])[None, :]
     scale = tl.div_rn(tl.max(tl.abs(x), axis=1, keep_dims=True), LARGEST)
     codes = tl.floor(tl.div_rn(x, tl.maximum(scale, TINY)) + 0.5)
     bounded = tl.minimum(tl.maximum(codes, -LARGEST), LARGEST).to(tl.int8)
     tl.store(cache_ptr + slot * ENTRY + column, bounded, mask=is_row & (column < D))
     scale_ptr = (cache_ptr + slot * ENTRY + D).to(tl.pointer_type(tl.float32))
     tl.store(scale_ptr, scale, mask=is_row)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def quantize_kernel(
+    x_ptr: tl.tensor,
+    entries_ptr: tl.tensor,
+    rows: tl.tensor,
+    D: tl.constexpr,
+    ENTRY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Convert TILE of the rows of x [rows, D] to entries."""
+    row = (tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE))[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
+    x = tl.load(x_ptr + row * D + column, mask=(row < rows) & (column < D), other=0.0)
+    store_quantized(entries_ptr, row, row < rows, x.to(tl.float32), D, ENTRY)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def dequantize_kernel(
+    entries_ptr: tl.tensor,
+    x_ptr: tl.tensor,
+    rows: tl.tensor,
+    D: tl.constexpr,
+    ENTRY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Convert TILE of the entries of `rows` rows to x [rows, D]."""
+    row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    column = tl.arange(0, WIDTH)[None, :]
+    inside = (row < rows)[:, None] & (column < D)
+    codes = tl.load(entries_ptr + row[:, None] * ENTRY + column, mask=inside, other=0)
+    x = codes.to(tl.float32) * scales_of(entries_ptr, row, row < rows, D, ENTRY)[:, None]
+    tl.store(x_ptr + row[:, None] * D + column, x.to(x_ptr.dtype.element_ty), mask=inside)
+
+
+def quantize(x: Tensor) -> Tensor:
+    """Return the INT8 entries of keys or values [..., D]."""
+    shape = *x.shape[:-1], entry_length(x.shape[-1], torch.int8)
+    entries = x.new_empty(shape, dtype=torch.int8)
+    _launch(quantize_kernel, x.contiguous(), entries, x.shape[-1], shape[-1])
+    return entries
+
+
+def dequantize(entries: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the keys or values [..., D] of INT8 entries as `dtype`."""
+    shape = *entries.shape[:-1], head_dim_of(entries)
+    x = entries.new_empty(shape, dtype=dtype)
+    _launch(dequantize_kernel, entries.contiguous(), x, shape[-1], entries.shape[-1])
+    return x
+
+
+def _launch(
+    kernel: triton.JITFunction, source: Tensor, target: Tensor, head_dim: int, entry: int
+) -> None:
+    rows = math.prod(source.shape[:-1])
+    wrap_triton(kernel)[(triton.cdiv(rows, ROWS),)](
+        source,
+        target,
+        rows,
+        D=head_dim,
+        ENTRY=entry,
+        WIDTH=triton.next_power_of_2(head_dim),
+        TILE=ROWS,
+    )

@@ -55,6 +55,7 @@ def test_a_higher_order_operator_is_refused(good: Programs) -> None:
 
 @pytest.mark.parametrize(("function", "operator", "problem"), [
     (lambda x: x.long() ** 2, "pow.Tensor_Scalar", "a power of integers"),
+    (lambda x: x.float().view(torch.int32), "view.dtype", "a view of bits"),
     (lambda x: x.index_put((x > 0,), x.new_ones(())), "index_put.default", "that is a mask"),
     (lambda x: x.index_put_((x > 0,), x.new_ones(())), "index_put_.default", "that is a mask"),
     (
