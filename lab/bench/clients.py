@@ -9,7 +9,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Annotated, Any
 
 from msgspec import structs
@@ -18,7 +17,14 @@ from rich.table import Table
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
-from eagle_aot.lab.bench.spec import BenchSpec, check_range, milliseconds, table_of
+from eagle_aot.lab.bench.scripted import ScriptedDrafts, check_scripted
+from eagle_aot.lab.bench.spec import (
+    BenchSpec,
+    check_range,
+    check_taus,
+    milliseconds,
+    table_of,
+)
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request, Tokens
 
@@ -32,9 +38,19 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
     prompt_tokens: Annotated[int, Option("Tokens of a prompt.", least=1)] = 1024
     max_new_tokens: Annotated[int, Option("Tokens of an answer.", least=2)] = 128
     chain_len: Annotated[int, Option("Drafts per round.", least=0)] = 0
+    taus: Annotated[
+        tuple[float, ...],
+        Option("Tokens per round that drafts give; default: what the drafter's do.",
+               metavar="X,...", flag="--tau", commas=True),
+    ] = ()  # fmt: skip
     prompt_share: Annotated[
         float | None, Option("Share of time for prompts while others run.", metavar="SHARE")
     ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_taus(self.taus)
+        check_scripted(self.taus, self.chain_len)
 
     def open(self) -> Runner:
         """Open the artifact. Raises SettingError for lengths that it does not reach."""
@@ -50,13 +66,13 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
         check_range("--chain-len", filter(None, [self.chain_len]), constants.tail - 1)
         return runner
 
-    def request(self, vocab_size: int, seed: int) -> Request:
+    def request(self, vocab_size: int, seed: int, chain_len: int) -> Request:
         """Return a request for random tokens, which ends by its length alone."""
         draw = random.Random(seed)
         return Request(
             prompt=tuple(draw.randrange(vocab_size) for _ in range(self.prompt_tokens)),
             limits=Limits(max_new_tokens=self.max_new_tokens, stop_ids=frozenset()),
-            chain_len=self.chain_len,
+            chain_len=chain_len,
         )
 
 
@@ -64,12 +80,15 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
 class ClientTimes:
     """What so many `clients` get; `most_running` of them decode at the same time.
 
+    Rounds have `chain_len` drafts and give `tau` tokens to a client, on average.
     `tokens_per_second` are all tokens from the first request to the last token;
     `full_tokens_per_second` those of the rounds with `most_running` requests. Medians are of
-    clients (first tokens) and of tokens (the time between two).
+    clients; the time between two tokens is a client's mean.
     """
 
     clients: int
+    chain_len: int
+    tau: float
     most_running: int
     preemptions: int
     tokens_per_second: float
@@ -81,24 +100,38 @@ class ClientTimes:
 
 @dataclass(slots=True)
 class Rounds:
-    """Tokens and seconds of rounds."""
+    """Tokens and seconds of rounds; `shares` counts a round once for each of its requests."""
 
     tokens: int = 0
+    shares: int = 0
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class Burst:
-    """Requests that were all added at `started`, and when each of their tokens came."""
+    """Requests that were all added at `started`, by their numbers, and when their tokens came."""
 
     engine: Engine
-    started: float
-    times: dict[int, list[float]]
+    requests: dict[int, Request]
+    script: ScriptedDrafts | None
+    started: float = field(default_factory=time.perf_counter)
+    preemptions: int = 0
+    tokens: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     rounds: dict[int, Rounds] = field(default_factory=lambda: defaultdict(Rounds))
     """By the number of requests in a round."""
 
+    def serve(self) -> None:
+        """Run the engine until all have ended. Raises EagleError if a request fails."""
+        before = self.engine.launches.preemptions
+        while self.engine.busy:
+            self.step()
+        self.preemptions = self.engine.launches.preemptions - before
+
     def step(self) -> None:
         """Run a step of the engine. Raises EagleError if a request fails."""
+        if self.script is not None:
+            self.script.place(self.engine, min(self.requests))
         before, began = self.engine.launches.rounds, time.perf_counter()
         events, now = self.engine.step(), time.perf_counter()
         for failed in (event for event in events if isinstance(event, Failed)):
@@ -106,34 +139,46 @@ class Burst:
         runs = [event for event in events if isinstance(event, Tokens)]
         for run in runs:
             self.times[run.request] += [now] * len(run.tokens)
+            self.tokens[run.request] += run.tokens
         if self.engine.launches.rounds > before:
             round_ = self.rounds[len(runs)]
             round_.tokens += sum(len(run.tokens) for run in runs)
+            round_.shares += len(runs)
             round_.seconds += now - began
 
-    def result(self, preemptions: int) -> ClientTimes:
+    def texts(self) -> list[list[int]]:
+        """Return prompts and answers, in the order of the requests."""
+        return [[*request.prompt, *self.tokens[n]] for n, request in self.requests.items()]
+
+    def result(self, chain_len: int) -> ClientTimes:
         """Return what the clients got."""
-        times = self.times.values()
+        times, rounds = self.times.values(), self.rounds.values()
         first = [tokens[0] - self.started for tokens in times]
         most = max(self.rounds)
         full = self.rounds[most]
         ended = max(tokens[-1] for tokens in times)
-        gaps = [after - before for tokens in times for before, after in pairwise(tokens)]
+        between = [(tokens[-1] - tokens[0]) / (len(tokens) - 1) for tokens in times]
         return ClientTimes(
             clients=len(times),
+            chain_len=chain_len,
+            tau=sum(r.tokens for r in rounds) / sum(r.shares for r in rounds),
             most_running=most,
-            preemptions=preemptions,
+            preemptions=self.preemptions,
             tokens_per_second=sum(map(len, times)) / (ended - self.started),
             full_tokens_per_second=full.tokens / full.seconds,
             first_token_s=statistics.median(first),
             last_first_token_s=max(first),
-            between_ms=1e3 * statistics.median(gaps),
+            between_ms=1e3 * statistics.median(between),
         )
 
 
 @spec_command(ClientsSpec)
 def main(spec: ClientsSpec) -> None:
-    """Time bursts of clients of ARTIFACT."""
+    """Time bursts of clients of ARTIFACT.
+
+    With --tau each number of clients decodes plainly first. Its rounds with drafts then draft what
+    is known to follow, as many of it as a round is to give.
+    """
     runner = spec.open()
     lines = list(measure(runner, spec))
     results: dict[str, Any] = {"lines": [asdict(line) for line in lines]}
@@ -142,36 +187,52 @@ def main(spec: ClientsSpec) -> None:
 
 def measure(runner: Runner, spec: ClientsSpec) -> Iterator[ClientTimes]:
     """Yield what each number of clients gets, after a burst that does not count."""
-    progress = Progress()
+    progress, fixed = Progress(), 0 if spec.taus else spec.chain_len
+    script = ScriptedDrafts(runner) if spec.taus else None
     with progress.stage("warm-up"):
-        runner.warm_up(None, spec.chain_len or None, spec.chain_len > 0)
-        burst(runner, structs.replace(spec, max_new_tokens=2), max(spec.clients))
+        for chain_len in {fixed, spec.chain_len}:
+            runner.warm_up(None, chain_len or None, chain_len > 0)
+        burst(runner, structs.replace(spec, max_new_tokens=2), max(spec.clients), fixed)
     for clients in spec.clients:
         with progress.stage(f"{clients} clients"):
-            yield burst(runner, spec, clients)
+            served = burst(runner, spec, clients, fixed)
+            yield served.result(fixed)
+            for tau in spec.taus:
+                assert script is not None, "there are taus"
+                script.start(tau, served.texts())
+                drafted = burst(runner, spec, clients, spec.chain_len, script)
+                if drafted.texts() != served.texts():
+                    raise EagleError(f"{clients} clients: drafts have changed a text")
+                yield drafted.result(spec.chain_len)
 
 
-def burst(runner: Runner, spec: ClientsSpec, clients: int) -> ClientTimes:
-    """Serve clients that come at the same time."""
+def burst(
+    runner: Runner,
+    spec: ClientsSpec,
+    clients: int,
+    chain_len: int,
+    script: ScriptedDrafts | None = None,
+) -> Burst:
+    """Serve clients that come at the same time. Raises EagleError if a request fails."""
     engine, vocab_size = runner.engine, runner.constants.vocab_size
-    requests = [spec.request(vocab_size, seed) for seed in range(clients)]
-    preemptions, started = engine.launches.preemptions, time.perf_counter()
-    served = Burst(engine, started, {engine.add(request): [] for request in requests})
-    while engine.busy:
-        served.step()
-    return served.result(engine.launches.preemptions - preemptions)
+    requests = [spec.request(vocab_size, seed, chain_len) for seed in range(clients)]
+    served = Burst(engine, {engine.add(request): request for request in requests}, script)
+    served.serve()
+    return served
 
 
 def clients_table(lines: list[ClientTimes], spec: ClientsSpec) -> Table:
     """Return a line for each number of clients."""
     table = table_of(
-        "clients", "at the\nsame time", "ran\nagain", "tokens/s\nof all", "tokens/s of\nmost",
+        "clients", "K", "tau", "at once", "ran\nagain", "tokens/s\nof all", "tokens/s of\nmost",
         "first token s\nmedian", "first token s\nof the last", "between\ntokens ms",
-        title=f"{spec.prompt_tokens:,} tokens in, {spec.max_new_tokens} out, K = {spec.chain_len}",
+        title=f"{spec.prompt_tokens:,} tokens in, {spec.max_new_tokens} out",
     )  # fmt: skip
     for line in lines:
         table.add_row(
             str(line.clients),
+            str(line.chain_len),
+            f"{line.tau:.2f}",
             str(line.most_running),
             str(line.preemptions),
             f"{line.tokens_per_second:,.0f}",

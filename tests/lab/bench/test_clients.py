@@ -32,14 +32,31 @@ def test_more_clients_than_sequences_wait(batch_artifact: Path) -> None:
         assert line["last_first_token_s"] < seconds
 
 
+def test_drafts_give_as_many_tokens_as_asked(batch_artifact: Path) -> None:
+    """Of more clients than sequences, whose texts are those of plain decoding."""
+    lengths = "--prompt-tokens", "20", "--max-new-tokens", "64"
+    asked = "--chain-len", "3", "--tau", "1,2.5,4"
+    done = run(batch_artifact, "--clients", "1,6", *lengths, *asked, "--json")
+    assert done.exit_code == 0, done.output
+    lines = json.loads(done.stdout)["lines"]
+    assert [(line["clients"], line["chain_len"]) for line in lines] == [
+        (clients, k) for clients in (1, 6) for k in (0, 3, 3, 3)
+    ]
+    for line, tau in zip(lines, 2 * (1, 1, 2.5, 4), strict=True):
+        assert line["tau"] == pytest.approx(tau, rel=0.06)
+
+
 def test_a_table_for_a_reader(batch_artifact: Path) -> None:
     done = run(
         batch_artifact, "--clients", "2", *SHORT, "--chain-len", "2", "--prompt-share", "0.9"
     )
     assert done.exit_code == 0, done.output
-    assert "20 tokens in, 6 out, K = 2" in done.stdout
+    assert "20 tokens in, 6 out" in done.stdout
 
 
 def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
     refuses(run(batch_artifact, "--prompt-tokens", "100000"), "this artifact takes")
     refuses(run(batch_artifact, "--chain-len", "16", *SHORT), "--chain-len 16: this artifact takes")
+    asked = "--chain-len", "2", "--tau"
+    refuses(run(batch_artifact, *asked, "3.5", *SHORT), "a round of --chain-len 2 gives 3 at most")
+    refuses(run(batch_artifact, *asked, "0.5", *SHORT), "a round emits at least 1 token")
