@@ -1,4 +1,4 @@
-"""Drafts of which a round accepts as many as a benchmark says."""
+"""Drafts that are accepted as often as a benchmark says."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.engine import Engine
 
 GOLDEN = 0.6180339887498949
-"""Its multiples are spread evenly between integers, so that rounds have the mean that is asked."""
+"""Its multiples are spread evenly between integers, so that rounds have the required mean."""
 
 
 class ScriptedDrafts:

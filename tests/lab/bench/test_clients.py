@@ -32,11 +32,11 @@ def test_more_clients_than_sequences_wait(batch_artifact: Path) -> None:
         assert line["last_first_token_s"] < seconds
 
 
-def test_drafts_give_as_many_tokens_as_asked(batch_artifact: Path) -> None:
+def test_drafts_give_as_many_tokens_as_required(batch_artifact: Path) -> None:
     """Of more clients than sequences, whose texts are those of plain decoding."""
     lengths = "--prompt-tokens", "20", "--max-new-tokens", "64"
-    asked = "--chain-len", "3", "--tau", "1,2.5,4"
-    done = run(batch_artifact, "--clients", "1,6", *lengths, *asked, "--json")
+    drafts = "--chain-len", "3", "--tau", "1,2.5,4"
+    done = run(batch_artifact, "--clients", "1,6", *lengths, *drafts, "--json")
     assert done.exit_code == 0, done.output
     lines = json.loads(done.stdout)["lines"]
     assert [(line["clients"], line["chain_len"]) for line in lines] == [
@@ -57,6 +57,6 @@ def test_a_table_for_a_reader(batch_artifact: Path) -> None:
 def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
     refuses(run(batch_artifact, "--prompt-tokens", "100000"), "this artifact takes")
     refuses(run(batch_artifact, "--chain-len", "16", *SHORT), "--chain-len 16: this artifact takes")
-    asked = "--chain-len", "2", "--tau"
-    refuses(run(batch_artifact, *asked, "3.5", *SHORT), "a round of --chain-len 2 gives 3 at most")
-    refuses(run(batch_artifact, *asked, "0.5", *SHORT), "a round emits at least 1 token")
+    drafts = "--chain-len", "2", "--tau"
+    refuses(run(batch_artifact, *drafts, "3.5", *SHORT), "a round of --chain-len 2 gives 3 at most")
+    refuses(run(batch_artifact, *drafts, "0.5", *SHORT), "a round emits at least 1 token")
