@@ -51,8 +51,10 @@ class RowCheck:
         """Yield a comparison for every situation that fits the artifact's limits."""
         yield from (self._among(rows) for rows in (2, 4, 5, 8, 16, 33, 64) if rows <= self.rows)
         yield self._padded()
-        yield from (self._sequence(s) for s in range(1, self.runner.constants.max_batch_size))
-        if self.runner.constants.max_batch_size > 1:
+        last = self.runner.constants.max_batch_size - 1
+        powers = (1 << bit for bit in range(last.bit_length()))
+        yield from (self._sequence(s) for s in sorted({*powers, last} - {0}))
+        if last:
             yield self._in_a_batch()
         if self.rows > self.runner.constants.tail:
             yield from self._tree()
