@@ -72,7 +72,7 @@ def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
     prefill, verify, draft, _ = cuda["kernels"].values()
     assert {use["tile_rows"] for use in prefill["eagle_aot::int4_large_m"]} == {256}
     small = verify["eagle_aot::int4_small_m"]
-    assert {tuple(use["tile_rows"]) for use in small} == {(8, 16, 32, 48, 64)}
+    assert {tuple(use["tile_rows"]) for use in small} == {(8, 16, 32, 48, 64, 80, 96, 64)}
     assert all(use["splits"] >= 1 and use["tile_features"] == 128 for use in small)
     (ring,) = verify["eagle_aot::sdpa_splitk"]
     assert (ring["window"], ring["calls"]) == (64, LAYERS)
