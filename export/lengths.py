@@ -22,8 +22,9 @@ class MethodLengths:
     """The rows that each method accepts: inclusive bounds, so that a method's INT4 linears use one
     kernel only.
 
-    `max_batch_size` is the number of sequences that the caches hold. `image_tokens` are the rows
-    that an image may take, the default first; it is empty if prompts contain no images.
+    A step has at most `max_rows` rows of a sequence, `max_step_rows` in all. `max_batch_size` is
+    the number of sequences that the caches hold. `image_tokens` are the rows that an image may
+    take, the default first; it is empty if prompts contain no images.
     """
 
     max_rows: int

@@ -40,7 +40,7 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
     chain_len: Annotated[int, Option("Drafts per round.", least=0)] = 0
     taus: Annotated[
         tuple[float, ...],
-        Option("Tokens per round that drafts give; default: what the drafter's do.",
+        Option("Tokens per round that drafts give; default: as many as are right.",
                metavar="X,...", flag="--tau", commas=True),
     ] = ()  # fmt: skip
     prompt_share: Annotated[

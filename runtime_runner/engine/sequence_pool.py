@@ -189,9 +189,10 @@ class SequencePool:
         """
         matches = {s: self.reusable(query, self.cached(s)) for s in self.free if reuse}
         sequence = self._least_valuable(matches)
-        if self._pages is not None and not self._pages.grow(sequence, length):
+        pages = self._pages
+        if pages is not None and not (pages.holds(sequence) or pages.grow(sequence, length)):
             # To give one sequence's memory to another takes longer than to write over its rows.
-            sequence = next(filter(self._pages.holds, self.free), sequence)
+            sequence = next(filter(pages.holds, self.free), sequence)
         place = self.free.index(sequence)
         self.free.remove(sequence)
         if self._pages is not None:

@@ -82,6 +82,18 @@ def test_memory_stays_with_its_sequence_while_texts_come_and_go() -> None:
     assert memory.mapped == held
 
 
+def test_a_longer_text_keeps_its_rows_where_others_lose_theirs() -> None:
+    engine, _, _ = engine_of(4, 0)
+    engine.schedule.target.can_copy_rows = False
+    requests = Requests(engine)
+    for i in (2, 1):
+        requests.add(request_of([i] * 60, 5, reuse=True))
+        requests.finish()
+    longer = requests.add(request_of([1] * 250, 5, reuse=True))
+    requests.finish()
+    assert requests.reused[longer] > 40
+
+
 def test_requests_wait_in_their_order_until_there_is_memory() -> None:
     engine, pages, _ = engine_of(4, 0)
     requests = Requests(engine)
