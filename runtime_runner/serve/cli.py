@@ -98,7 +98,7 @@ def load(spec: ServeSpec) -> "Runner":
     runner = load_artifact(spec.artifact, **spec.load_options)
     runner.adaptive_schedule(trees=False)  # measures costs while no request runs
     if not spec.no_warm_up:
-        log.info("%s", runner.warm_up())
+        log.info("%s", runner.warm_up(chain_len="auto"))
     return runner
 
 

@@ -44,7 +44,7 @@ def test_there_is_one_model(server: Server) -> None:
 
 def test_a_chat_has_the_text_of_the_runner(server: Server, tiny: Runner) -> None:
     expected = tiny.generate(QUESTION, 200)
-    answer = chat(server)
+    answer = chat(server, extra_body={"chain_len": tiny.constants.chain_len})
     (choice,) = answer.choices
     assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
     assert choice.finish_reason == expected.finish_reason == "stop"

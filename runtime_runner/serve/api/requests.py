@@ -16,6 +16,7 @@ from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Message, Prompt, check_messages
 from eagle_aot.common.spec import spec_fields
 from eagle_aot.common.text import one_line
+from eagle_aot.runtime_runner.decode.shape import AUTO
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
@@ -252,7 +253,8 @@ class GenerationRequest(SharedFields, kw_only=True):
         Raises SettingError for a value outside its range.
         """
         named = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
-        values = dict(defaults) | {name: v for name, v in named.items() if v is not None}
+        values = dict(defaults) if self.tree else {"chain_len": AUTO, **defaults}
+        values |= {name: v for name, v in named.items() if v is not None}
         values |= self.form
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is vLLM's "all"

@@ -72,7 +72,7 @@ class Replica:
         verify = functools.partial(verify_once, key=settings.key)
         runner = load_artifact(spec.artifact, verify=verify, **spec.load_options)
         runner.adaptive_schedule(trees=False)  # measures costs while no request runs
-        runner.warm_up()
+        runner.warm_up(chain_len="auto")
         self._service = LocalService(runner, spec)
         self._service.worker.start()
 

@@ -30,7 +30,7 @@ class OpenedArtifact:
     def adaptive_schedule(self, trees: bool) -> None:
         pass
 
-    def warm_up(self) -> WarmUp:
+    def warm_up(self, chain_len: str) -> WarmUp:
         return WarmUp(rounds=3, recorded=3, seconds=0.1, bytes=None)
 
 
