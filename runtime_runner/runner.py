@@ -94,8 +94,7 @@ class Runner:
         self._generations = GenerationFactory(self.reader, constants, executor.name, drafter.kind)
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
-        rows = constants.max_step_rows
-        sampler = Sampler(batch, device, length, constants.vocab_size, rows)
+        sampler = Sampler(batch, device, length, constants.vocab_size, constants.max_step_rows)
         self.batch = BatchState(range(batch), constants.tail, device, sampler)
         self._session = DrafterSession(drafter, self.target, self.batch, constants, executor)
         schedule = BatchSchedule(

@@ -17,7 +17,7 @@ from rich.table import Table
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
-from eagle_aot.lab.bench.scripted import ScriptedDrafts, check_scripted
+from eagle_aot.lab.bench.scripted import ScriptedDrafts
 from eagle_aot.lab.bench.spec import (
     BenchSpec,
     check_range,
@@ -50,7 +50,12 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_taus(self.taus)
-        check_scripted(self.taus, self.chain_len)
+        for tau in self.taus:
+            if tau > self.chain_len + 1:
+                raise SettingError(
+                    f"--tau {tau}: a round of --chain-len {self.chain_len} gives "
+                    f"{self.chain_len + 1} at most"
+                )
 
     def open(self) -> Runner:
         """Open the artifact. Raises SettingError for lengths that it does not reach."""
@@ -197,11 +202,12 @@ def measure(runner: Runner, spec: ClientsSpec) -> Iterator[ClientTimes]:
         with progress.stage(f"{clients} clients"):
             served = burst(runner, spec, clients, fixed)
             yield served.result(fixed)
+            texts = served.texts()
             for tau in spec.taus:
                 assert script is not None, "there are taus"
-                script.start(tau, served.texts())
+                script.start(tau, texts)
                 drafted = burst(runner, spec, clients, spec.chain_len, script)
-                if drafted.texts() != served.texts():
+                if drafted.texts() != texts:
                     raise EagleError(f"{clients} clients: drafts have changed a text")
                 yield drafted.result(spec.chain_len)
 

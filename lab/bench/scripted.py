@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 
-from eagle_aot.common.errors import SettingError
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
@@ -59,12 +58,3 @@ class ScriptedDrafts:
         correct = torch.floor(self._tau - 1 + batch.position * GOLDEN % 1).unsqueeze(1)
         wrong = (right + 1) % self._vocab_size
         return replace(draft, tokens=torch.where(steps <= correct, right, wrong))
-
-
-def check_scripted(taus: Sequence[float], chain_len: int) -> None:
-    """Raise SettingError for tokens per round that chains of `chain_len` cannot give."""
-    for tau in taus:
-        if tau > chain_len + 1:
-            raise SettingError(
-                f"--tau {tau}: a round of --chain-len {chain_len} gives {chain_len + 1} at most"
-            )

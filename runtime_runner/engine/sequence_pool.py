@@ -195,8 +195,8 @@ class SequencePool:
             sequence = next(filter(pages.holds, self.free), sequence)
         place = self.free.index(sequence)
         self.free.remove(sequence)
-        if self._pages is not None:
-            self._pages.shrink(sequence, length)
+        if pages is not None:
+            pages.shrink(sequence, length)
         if not self.hold(sequence, length):
             self.free.insert(place, sequence)
             return None

@@ -52,6 +52,8 @@ def test_a_table_for_a_reader(batch_artifact: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert "20 tokens in, 6 out" in done.stdout
+    clients, chain_len = done.stdout.splitlines()[-2].split("│")[1:3]
+    assert (clients.strip(), chain_len.strip()) == ("2", "2")
 
 
 def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
