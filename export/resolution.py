@@ -168,7 +168,8 @@ def _cache_sizes(
     if int8 and spec.backend != CUDA:
         raise SettingError("--kv-cache-dtype int8: its kernels run on cuda; leave it out here")
     dtype = torch.int8 if int8 else DTYPES[spec.backend]
-    return CacheSpec(max_seq_len, dtype, spec.max_batch_size, chunk)
+    by_token = spec.attention == SPLITK
+    return CacheSpec(max_seq_len, dtype, spec.max_batch_size, chunk, by_token=by_token)
 
 
 def choose_attention(requested: Attention | None, backend: Backend) -> Attention:

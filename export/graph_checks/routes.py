@@ -19,7 +19,9 @@ SPLITK, PROMPT = "eagle_aot::sdpa_splitk", "eagle_aot::sdpa_prompt"
 STORE = "eagle_aot::norm_rope_store"
 ATTENDED = ".k", ".v"
 """What names of the buffers of keys and values end in; those of recurrent states do not."""
-WRITES, TAKES = "aten::index_copy", "aten::index_select"
+WRITES = {"aten::index_copy": 3, "aten::index_put": 2}
+"""Operators that write into a cache, and which of their arguments they write."""
+TAKES = "aten::index_select"
 VIEWS = ("aten::unflatten", "aten::view")
 
 
@@ -82,7 +84,7 @@ def _readers(cache: Node) -> Iterator[str]:
     """Yield the operators that take the cache, a view of it, or what a write into it returns."""
     for user in cache.users:
         name = operator_name(user)
-        if (name == WRITES and user.args[0] is cache) or name in VIEWS:
+        if _is_write(user, cache) or name in VIEWS:
             yield from _readers(user)
         elif name != STORE and not _is_moved_within(user, cache):
             yield str(name or user.target)
@@ -91,6 +93,11 @@ def _readers(cache: Node) -> Iterator[str]:
 def _is_moved_within(user: Node, cache: Node) -> bool:
     """Return whether the node takes entries of the cache that are only written back into it."""
     return operator_name(user) == TAKES and all(
-        operator_name(write) == WRITES and write.args[0] is cache and write.args[3] is user
+        _is_write(write, cache) and write.args[WRITES[str(operator_name(write))]] is user
         for write in user.users
     )
+
+
+def _is_write(user: Node, cache: Node) -> bool:
+    """Return whether the node writes into the cache."""
+    return operator_name(user) in WRITES and user.args[0] is cache

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._inductor.ir import TensorBox
 from torch._subclasses import FakeTensor
+from torch.export import ExportedProgram
 
 from eagle_aot.common.tensors import untouched_zeros
 
@@ -115,6 +116,11 @@ def _digest_of_zeros(size: int) -> bytes:
     for left in range(size, 0, -CHUNK):
         digest.update(zeros[:left])
     return digest.digest()
+
+
+def keep_strides(_: object) -> Callable[[ExportedProgram], ExportedProgram]:
+    """Leave constants as they lie in memory."""
+    return lambda program: program
 
 
 def object_per_kernel(convert: Callable[..., str]) -> Callable[..., str]:

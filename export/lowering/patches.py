@@ -153,6 +153,15 @@ CUDA: tuple[Patch, ...] = (
         saves="30 GiB of disk for each of the target's methods (as above), and writing them",
     ),
     Patch(
+        target="executorch.exir.program._program:"
+        "convert_constant_dim_order_pass.convert_constant_dim_order_pass",
+        replacement="cuda_replacements:keep_strides",
+        why="ExecuTorch makes constants contiguous, and fails at buffers that are not stored. A "
+        "cache has the strides that its kernels read.",
+        saves="nothing",
+        required=True,
+    ),
+    Patch(
         target="torch._inductor.codecache:convert_cubin_to_obj",
         replacement="cuda_replacements:object_per_kernel",
         why="Two kernels with the same machine code are linked twice, which fails: small models "

@@ -139,7 +139,9 @@ def decode_with_script(
     """Decode with drafts from the plain output, the first 0, 1, 2, ... right in turn."""
     assert shape != AUTO, "what is right depends on the shape, which auto would choose"
     executor, constants = runner.executor, runner.constants
-    running = BatchState([0], constants.tail, executor.device)
+    pool = runner.engine.sequence_pool
+    pool.lend(1)
+    running = BatchState(pool.order[:1], constants.tail, executor.device)
     tree = shape if isinstance(shape, Shape) else Shape.chain(shape)
     drafter = ScriptedDrafter(len(prompt), plain, lambda n: n % (tree.depth + 1), executor.device)
     round_ = Round(runner.target, drafter, tree, running)

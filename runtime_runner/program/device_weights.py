@@ -122,9 +122,12 @@ class DeviceWeights:
 
 
 def buffer_shape(weight: Weight, sequences: int) -> BufferShape:
-    """Return the shape of keys or values [heads, sequences * slots, D]."""
+    """Return the shape of keys or values [heads, sequences * slots, D], as they lie in memory: by
+    token all heads of a slot are one entry."""
     heads, slots, head_dim = weight.sizes
-    return BufferShape(heads, sequences, slots // sequences, head_dim * weight.dtype.itemsize)
+    together = heads if weight.strides[0] < weight.strides[1] else 1
+    entry = together * head_dim * weight.dtype.itemsize
+    return BufferShape(heads // together, sequences, slots // sequences, entry)
 
 
 def nbytes(weights: Mapping[str | int, Weight]) -> int:

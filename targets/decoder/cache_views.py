@@ -74,10 +74,9 @@ class StepView:
         for buffer, new in ((cache.k, k), (cache.v, v)):
             if self.moves is not None:
                 sources, targets = (moves.flatten() for moves in self.moves)
-                buffer.index_copy_(1, targets, buffer.index_select(1, sources))
-            buffer.index_copy_(
-                1, self.row_slots, write_entries(new[0].transpose(0, 1), buffer.dtype)
-            )
+                cache.write(buffer, targets, buffer.index_select(1, sources))
+            entries = write_entries(new[0].transpose(0, 1), buffer.dtype)
+            cache.write(buffer, self.row_slots, entries)
 
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the split-K operator."""
@@ -149,9 +148,8 @@ class PromptView:
     def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
         """Store `k`, `v` [1, T, kv_heads, head_dim] in `cache`."""
         for buffer, new in ((cache.k, k), (cache.v, v)):
-            buffer.index_copy_(
-                1, self.row_slots, write_entries(new[0].transpose(0, 1), buffer.dtype)
-            )
+            entries = write_entries(new[0].transpose(0, 1), buffer.dtype)
+            cache.write(buffer, self.row_slots, entries)
 
     def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Whether `heads` queries of `dtype` attend through the operator for prompts."""

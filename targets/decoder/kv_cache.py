@@ -22,7 +22,7 @@ class KVCache(nn.Module):
     With a `dtype` of int8 they hold entries of `triton_kernels.kv_int8`, which are wider. Each
     sequence has `slots` slots; the last `PADDING_SLOTS` of them are for padding rows. `window` is
     the sliding window and `ring` the number of slots that a ring reuses; both are 0 for a flat
-    cache.
+    cache. `by_token` is that of `CacheSpec`.
     """
 
     k: Tensor
@@ -30,6 +30,7 @@ class KVCache(nn.Module):
     buffer_names = ("k", "v")
     window = 0
     ring = 0
+    by_token = False
 
     def __init__(
         self, kv_heads: int, slots: int, head_dim: int, dtype: torch.dtype, sequences: int
@@ -58,6 +59,13 @@ class KVCache(nn.Module):
     def by_sequence(self, buffer: Tensor) -> Tensor:
         """View `k` or `v` as [kv_heads, sequences, slots, head_dim]."""
         return buffer.unflatten(1, (self.sequences, self.slots))
+
+    def write(self, buffer: Tensor, slots: Tensor, entries: Tensor) -> None:
+        """Store `entries` [kv_heads, N, head_dim] at `slots` int64 [N] of `k` or `v`."""
+        if self.by_token:  # the compiler's index_copy_ would clone a cache with such strides
+            torch.ops.aten.index_put_(buffer, [None, slots], entries)
+        else:
+            buffer.index_copy_(1, slots, entries)
 
     def reset(self) -> None:
         """Zero the cache. Visibility alone already isolates sequences; this is for eager use."""
@@ -130,15 +138,17 @@ class CacheSpec:
 
     Each cache holds `sequences` sequences of up to `max_seq_len` positions. `dtype` is that of the
     stored keys and values; the model's own dtype is independent of it. Rings take prompt chunks of
-    `chunk` rows, of a window where that is 0. With `on_host` the buffers are zeros on the host that
-    take no memory until something is written to them; without it they are made on torch's current
-    default device.
+    `chunk` rows, of a window where that is 0. With `by_token` the entries of a slot's heads lie
+    together in memory, so that a text takes few pages of it; else those of a head's slots. With
+    `on_host` the buffers are zeros on the host that take no memory until something is written to
+    them; without it they are made on torch's current default device.
     """
 
     max_seq_len: int
     dtype: torch.dtype
     sequences: int = 1
     chunk: int = 0
+    by_token: bool = False
     on_host: bool = False
 
     def cache(self, kv_heads: int, head_dim: int, window: int = 0) -> KVCache:
@@ -160,9 +170,16 @@ class CacheSpec:
         return cache
 
     def _make(self, kv_heads: int, head_dim: int, window: int) -> KVCache:
+        cache: KVCache
         if window:
-            return RingKVCache(kv_heads, window, head_dim, self.dtype, self.sequences, self.chunk)
-        return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
+            cache = RingKVCache(kv_heads, window, head_dim, self.dtype, self.sequences, self.chunk)
+        else:
+            cache = FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
+        if self.by_token:
+            cache.by_token = True
+            for name, buffer in cache.named_buffers():
+                setattr(cache, name, buffer.transpose(0, 1).contiguous().transpose(0, 1))
+        return cache
 
 
 def leave_untouched(cache: KVCache | RecurrentCache) -> None:

@@ -19,9 +19,9 @@ SHAPES: tuple[dict[str, Any], ...] = ({"chain_len": 4}, {"chain_len": 7}, {"tree
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    """The shipped pair with caches for three sequences."""
+    """The shipped pair with caches for three sequences, which lie in memory as on a GPU."""
     directory, spec = tmp_path_factory.mktemp("int8"), ExportSpec(target_model="gemma4-tiny")
-    caches = CacheSpec(256, torch.int8, sequences=3)
+    caches = CacheSpec(256, torch.int8, sequences=3, by_token=True)
     pair = dequantize_int4(load_pair(resolve_checkpoints(spec), torch.float32, caches).pair)
     return eager_runner(pair, directory)
 

@@ -28,12 +28,14 @@ def directories(request: pytest.FixtureRequest) -> tuple[Path, Path]:
     return directories
 
 
-def load(directories: tuple[Path, Path], cache_dtype: torch.dtype) -> Pair:
+def load(
+    directories: tuple[Path, Path], cache_dtype: torch.dtype, *, by_token: bool = False
+) -> Pair:
     """Load a pair in float32 with caches of `cache_dtype` for two sequences."""
     checkpoints = resolve_checkpoints(
         ExportSpec(target_model="auto", target_dir=directories[0], draft_dir=directories[1])
     )
-    caches = CacheSpec(POSITIONS, cache_dtype, sequences=SEQUENCES)
+    caches = CacheSpec(POSITIONS, cache_dtype, sequences=SEQUENCES, by_token=by_token)
     return load_pair(checkpoints, torch.float32, caches).pair
 
 
@@ -76,6 +78,18 @@ def test_cached_forwards_return_the_models_dtype_and_differ_by_the_caches_roundi
     for output, reference in zip(outputs, expected, strict=True):
         assert relative_error(output, reference) < ROUNDED[dtype]
     assert not torch.equal(outputs[-3], expected[-3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_the_order_of_entries_in_memory_changes_no_bit(
+    directories: tuple[Path, Path], dtype: torch.dtype
+) -> None:
+    pair = load(directories, dtype, by_token=True)
+    caches = [module for module in pair.modules() if isinstance(module, KVCache)]
+    for buffer in (buffer for cache in caches for buffer in cache.buffers()):
+        assert buffer.stride()[1:] == (buffer.shape[0] * buffer.shape[2], 1)
+    for output, expected in zip(forwards(pair), forwards(load(directories, dtype)), strict=True):
+        assert torch.equal(output, expected)
 
 
 def test_exported_methods_take_features_of_the_models_dtype(directories: tuple[Path, Path]) -> None:

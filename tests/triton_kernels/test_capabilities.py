@@ -69,7 +69,7 @@ def residual_norm(kernel: ModuleType) -> None:
 def norm_rope_store(kernel: ModuleType) -> None:
     """Launch it for SmolLM2, which has no norms of heads."""
     angles, slots = empty(1, 8, 1, 64, dtype=torch.float32), empty(8, dtype=torch.int64)
-    caches = empty(3, 4096, 64), empty(3, 4096, 64)
+    caches = 2 * (empty(4096, 3, 64).transpose(0, 1),)
     parts, moves = empty(1, 1, 8, 15 * 64), empty(1, 16, dtype=torch.int64)
     kernel.launch(
         parts, (angles, angles), (None, None), caches, slots, (moves, moves), 9, False, 0.0,
@@ -84,7 +84,8 @@ def int8_entries(kernel: ModuleType) -> None:
 
 
 def copy_rows(kernel: ModuleType) -> None:
-    kernel.launch(empty(4, 4096, 512), empty(4, 4096, 512), *(2 * (empty(9, dtype=torch.int64),)))
+    caches = 2 * (empty(4096, 4, 512).transpose(0, 1),)
+    kernel.launch(*caches, *(2 * (empty(9, dtype=torch.int64),)))
 
 
 def experts_few_rows(kernel: ModuleType, group: int = 32) -> None:

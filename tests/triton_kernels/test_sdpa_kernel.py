@@ -87,8 +87,8 @@ def test_the_kernel_compiles_with_int64_or_constant_sizes(
 ) -> None:
     """AOTInductor passes unbounded sizes as int64 and sizes that are 1 as constants."""
     (first, _) = calls_for(monkeypatch, 4, 2, 64, window)
-    assert first.compiled(H100, batch=kind, rows=kind, caches=kind).asm["ptx"]
-    assert first.compiled(H100, batch=kind, caches=kind).asm["ptx"]
+    assert first.compiled(H100, batch=kind, rows=kind, of_cache=kind).asm["ptx"]
+    assert first.compiled(H100, batch=kind, of_cache=kind).asm["ptx"]
 
 
 def calls_for(

@@ -207,6 +207,7 @@ def test_is_servable_knows_the_supported_layers(
         (replace(BFLOAT16, head_dim=512), 64),  # prefetches tiles
         (replace(BFLOAT16, int8=True), 64),
         (replace(BFLOAT16, window=16, int8=True), 64),
+        (replace(BFLOAT16, by_token=True), 64),
     ],
     ids=str,
 )

@@ -151,7 +151,7 @@ def test_the_kernel_compiles_with_int64_or_constant_sizes(
 ) -> None:
     """AOTInductor passes unbounded sizes as int64 and sizes that are 1 as constants."""
     call = call_for(monkeypatch, 4, 2, 64, window)
-    program = call.compiled(H100, rows="i64", caches=kind, slots="i64")
+    program = call.compiled(H100, rows="i64", of_cache=kind, slots="i64")
     narrow = call.compiled(H100)
     assert program.asm["ttgir"].count("x64xi64") == narrow.asm["ttgir"].count("x64xi64")
 

@@ -24,6 +24,8 @@ LAYERS = [
     Layer(4, 2, 16, 20, torch.bfloat16),
     Layer(32, 4, 512, 0, torch.bfloat16, int8=True),
     Layer(32, 16, 256, 1024, torch.bfloat16, int8=True),
+    Layer(32, 16, 256, 1024, torch.bfloat16, int8=True, by_token=True),
+    Layer(32, 4, 512, 0, torch.bfloat16, by_token=True),
     Layer(32, 8, 128, 0, torch.bfloat16, int8=True),
 ]
 SLOTS = 32864

@@ -34,6 +34,8 @@ LAYERS = [
     replace(GEMMA_FULL, int8=True),
     replace(GEMMA_SLIDING, int8=True),
     replace(LLAMA, int8=True),
+    replace(GEMMA_FULL, by_token=True),
+    replace(GEMMA_SLIDING, int8=True, by_token=True),
 ]
 CONTEXTS = [0, 1, 15, 16, 17, 511, 1040, 4096, 30000]
 FEW = [-1, 0, 0, 1, 2, 2, -1, 6]

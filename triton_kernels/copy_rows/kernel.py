@@ -18,7 +18,8 @@ def copy_rows_kernel(
     sources_ptr: tl.tensor,
     targets_ptr: tl.tensor,
     rows: tl.tensor,
-    SLOTS: tl.constexpr,
+    OF_HEAD: tl.constexpr,
+    PITCH: tl.constexpr,
     D: tl.constexpr,
     TILE: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -27,9 +28,9 @@ def copy_rows_kernel(
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     column = tl.arange(0, WIDTH)[None, :]
     inside = (row < rows)[:, None] & (column < D)
-    source = tl.load(sources_ptr + row, mask=row < rows, other=0)[:, None] * D + column
-    target = tl.load(targets_ptr + row, mask=row < rows, other=0)[:, None] * D + column
-    head = tl.program_id(1).to(tl.int64) * SLOTS * D
+    source = tl.load(sources_ptr + row, mask=row < rows, other=0)[:, None] * PITCH + column
+    target = tl.load(targets_ptr + row, mask=row < rows, other=0)[:, None] * PITCH + column
+    head = tl.program_id(1).to(tl.int64) * OF_HEAD
     k = tl.load(k_ptr + head + source, mask=inside)
     v = tl.load(v_ptr + head + source, mask=inside)
     tl.store(k_ptr + head + target, k, mask=inside)
@@ -38,7 +39,8 @@ def copy_rows_kernel(
 
 def launch(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -> None:
     """Launch the kernel; arguments are those of `copy_rows`: caches [kv_heads, slots, D]."""
-    kv_heads, slots, head_dim = k_cache.shape
+    kv_heads, _, head_dim = k_cache.shape
+    of_head, pitch, _ = k_cache.stride()
     rows = sources.shape[0]
     wrap_triton(copy_rows_kernel)[(triton.cdiv(rows, TILE), kv_heads)](
         k_cache,
@@ -46,7 +48,8 @@ def launch(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -
         sources.contiguous(),
         targets.contiguous(),
         rows,
-        SLOTS=slots,
+        OF_HEAD=of_head,
+        PITCH=pitch,
         D=head_dim,
         TILE=TILE,
         WIDTH=triton.next_power_of_2(head_dim),

@@ -56,10 +56,10 @@ def load_pairs(
     slot: tl.tensor,
     present: tl.tensor,
     D: tl.constexpr,
-    ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
 ) -> tl.tensor:
     """Load pairs of elements of the entries at `slot` [N]: int16 [N, D / 2]."""
-    pairs_ptr = entries_ptr.to(tl.pointer_type(tl.int16)) + slot[:, None] * (ENTRY // 2)
+    pairs_ptr = entries_ptr.to(tl.pointer_type(tl.int16)) + slot[:, None] * (PITCH // 2)
     return tl.load(pairs_ptr + tl.arange(0, D // 2)[None, :], mask=present[:, None], other=0)
 
 
@@ -76,13 +76,13 @@ def scales_of(
     slot: tl.tensor,
     present: tl.tensor,
     D: tl.constexpr,
-    ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
 ) -> tl.tensor:
     """Load the scales of the entries at `slot` [N]: float32 [N], 0 where there is none.
 
-    An entry is ENTRY bytes, and its elements are the first D.
+    Entries are PITCH bytes apart, and their elements are the first D.
     """
-    scale_ptr = (entries_ptr + slot * ENTRY + D).to(tl.pointer_type(tl.float32))
+    scale_ptr = (entries_ptr + slot * PITCH + D).to(tl.pointer_type(tl.float32))
     return tl.load(scale_ptr, mask=present, other=0.0)
 
 
@@ -93,7 +93,7 @@ def store_quantized(
     is_row: tl.tensor,
     x: tl.tensor,
     D: tl.constexpr,
-    ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
 ) -> None:
     """Store heads x float32 [TILE, WIDTH], 0 from column D on, at `slot` [TILE, 1] of one head's
     cache, as `quantize_entries` does."""
@@ -101,8 +101,8 @@ def store_quantized(
     scale = tl.div_rn(tl.max(tl.abs(x), axis=1, keep_dims=True), LARGEST)
     codes = tl.floor(tl.div_rn(x, tl.maximum(scale, TINY)) + 0.5)
     bounded = tl.minimum(tl.maximum(codes, -LARGEST), LARGEST).to(tl.int8)
-    tl.store(cache_ptr + slot * ENTRY + column, bounded, mask=is_row & (column < D))
-    scale_ptr = (cache_ptr + slot * ENTRY + D).to(tl.pointer_type(tl.float32))
+    tl.store(cache_ptr + slot * PITCH + column, bounded, mask=is_row & (column < D))
+    scale_ptr = (cache_ptr + slot * PITCH + D).to(tl.pointer_type(tl.float32))
     tl.store(scale_ptr, scale, mask=is_row)
 
 
@@ -140,6 +140,16 @@ def dequantize_kernel(
     codes = tl.load(entries_ptr + row[:, None] * ENTRY + column, mask=inside, other=0)
     x = codes.to(tl.float32) * scales_of(entries_ptr, row, row < rows, D, ENTRY)[:, None]
     tl.store(x_ptr + row[:, None] * D + column, x.to(x_ptr.dtype.element_ty), mask=inside)
+
+
+def with_strides(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int, int, int]:
+    """Return keys and values [kv_heads, S, slots, E] that lie in memory alike, and the distances
+    of heads and of sequences, in entries, and of slots, in elements."""
+    of_head, of_cache, pitch, of_element = k.stride()
+    apart = of_head % k.shape[-1] or of_cache % k.shape[-1]
+    if v.stride() != k.stride() or of_element != 1 or apart:
+        return with_strides(k.contiguous(), v.contiguous())
+    return k, v, of_head // k.shape[-1], of_cache // k.shape[-1], pitch
 
 
 def quantize(x: Tensor) -> Tensor:

@@ -92,11 +92,13 @@ def move(
     tile: tl.tensor,
     count: tl.tensor,
     ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
     WIDTH: tl.constexpr,
     MOVES: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Copy entries [ENTRY] of a sequence within a head's cache; WIDTH is a power of two.
+    """Copy entries [ENTRY], PITCH elements apart, of a sequence within a head's cache; WIDTH is a
+    power of two.
 
     These are the entries whose source is the slot of one of this tile's rows; the first tile also
     copies those whose source is the slot of none of the sequence's `count` rows. All are read
@@ -110,9 +112,9 @@ def move(
         slot = tl.load(slots_ptr + row, mask=row < count, other=-1)
         mover = tl.maximum(mover, tl.max(tl.where(slot == source, row // TILE, 0), axis=1))
     differs = (source != target) & (mover[:, None] == tile) & (column < ENTRY)
-    x = tl.load(cache_ptr + source * ENTRY + column, mask=differs, other=0.0)
+    x = tl.load(cache_ptr + source * PITCH + column, mask=differs, other=0.0)
     tl.debug_barrier()
-    tl.store(cache_ptr + target * ENTRY + column, x, mask=differs)
+    tl.store(cache_ptr + target * PITCH + column, x, mask=differs)
 
 
 @triton.jit
@@ -132,6 +134,7 @@ def store_head(
     rows: tl.tensor,
     D: tl.constexpr,
     ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
     MOVES: tl.constexpr,
@@ -149,7 +152,7 @@ def store_head(
     if MOVES:
         entries = part * MOVES
         move(cache_ptr, slots_ptr + part * count, sources_ptr + entries, targets_ptr + entries,
-             tile, count, ENTRY, D if ENTRY == D else 2 * D, MOVES, TILE)  # fmt: skip
+             tile, count, ENTRY, PITCH, D if ENTRY == D else 2 * D, MOVES, TILE)  # fmt: skip
     row = part * count + tile * TILE + step
     is_row = tile * TILE + step < count
     inside = is_row & (column < D)
@@ -162,9 +165,9 @@ def store_head(
         if HAS_NORM:
             x *= inverse_rms(x, D, EPS)
     if ENTRY == D:
-        tl.store(cache_ptr + slot * D + column, x.to(DTYPE), mask=inside)
+        tl.store(cache_ptr + slot * PITCH + column, x.to(DTYPE), mask=inside)
     else:
-        store_quantized(cache_ptr, slot, is_row, x.to(DTYPE).to(tl.float32), D, ENTRY)
+        store_quantized(cache_ptr, slot, is_row, x.to(DTYPE).to(tl.float32), D, PITCH)
 
 
 @triton.jit(do_not_specialize=["rows", "batch"])
@@ -182,11 +185,12 @@ def norm_rope_store_kernel(
     v_cache_ptr: tl.tensor,
     rows: tl.tensor,
     batch: tl.tensor,
-    SLOTS: tl.constexpr,
+    OF_HEAD: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
     ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
     MOVES: tl.constexpr,
@@ -218,17 +222,17 @@ def norm_rope_store_kernel(
         tiles = tl.cdiv(count, TILE)
         part = program // 2 // KV_HEADS // tiles
         tile = program // 2 // KV_HEADS % tiles
-        cache = head.to(tl.int64) * SLOTS * ENTRY
+        cache = head.to(tl.int64) * OF_HEAD
         if program % 2 == 0:
             store_head(k_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, slots_ptr,
                        sources_ptr, targets_ptr, part, tile, (HEADS + head) * D, count, rows,
-                       D, ENTRY, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE,
+                       D, ENTRY, PITCH, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE,
                        dtype)  # fmt: skip
         else:
             first = WIDTH - (KV_HEADS - head) * D
             store_head(v_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, slots_ptr,
                        sources_ptr, targets_ptr, part, tile, first, count, rows,
-                       D, ENTRY, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE,
+                       D, ENTRY, PITCH, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE,
                        dtype)  # fmt: skip
 
 
@@ -250,7 +254,8 @@ def launch(
     """
     (cos, sin), (q_weight, k_weight), (k_cache, v_cache) = angles, weights, caches
     sources, targets = moves
-    kv_heads, slots, entry = k_cache.shape
+    kv_heads, _, entry = k_cache.shape
+    of_head, pitch, _ = k_cache.stride()
     head_dim = head_dim_of(k_cache)
     splits, _, rows, width = parts.shape
     q = parts.new_empty((1, rows, heads, head_dim), dtype=dtype)
@@ -271,11 +276,12 @@ def launch(
         v_cache,
         rows,
         batch,
-        SLOTS=slots,
+        OF_HEAD=of_head,
         HEADS=heads,
         KV_HEADS=kv_heads,
         D=head_dim,
         ENTRY=entry,
+        PITCH=pitch,
         WIDTH=width,
         SPLITS=splits,
         MOVES=moved,

@@ -16,13 +16,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.kv_int8.kernel import elements_as, scales_of
+from eagle_aot.triton_kernels.kv_int8.kernel import elements_as, scales_of, with_strides
 from eagle_aot.triton_kernels.sdpa_prompt.tiling import PromptTiling, choose_tiling
 
 LOG2_E = math.log2(math.e)
 
 
-@triton.jit(do_not_specialize=["rows", "caches", "slots"])
+@triton.jit(do_not_specialize=["rows", "of_head", "of_cache"])
 def sdpa_prompt_kernel(
     q_ptr: tl.tensor,
     k_ptr: tl.tensor,
@@ -32,13 +32,14 @@ def sdpa_prompt_kernel(
     last_ptr: tl.tensor,
     out_ptr: tl.tensor,
     rows: tl.tensor,
-    caches: tl.tensor,
-    slots: tl.tensor,
+    of_head: tl.tensor,
+    of_cache: tl.tensor,
     SCALE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
     ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
     VALUES: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
@@ -49,10 +50,10 @@ def sdpa_prompt_kernel(
 ) -> None:
     """Attend with ROWS rows of all query heads of a key head: q, out [rows, HEADS, D].
 
-    k and v are [HEADS / GROUP, caches, slots, ENTRY], INT8 where ENTRY is not D; a program computes
-    VALUES columns of the values. With AHEAD a row also sees positions up to `last`. Programs of one
-    head are neighbours, which find its keys in L2; those of the last rows, which see the most keys,
-    come first.
+    k and v are [HEADS / GROUP, caches, slots, ENTRY], INT8 where ENTRY is not D, with strides of
+    `of_head` and `of_cache` entries and PITCH elements; a program computes VALUES columns of the
+    values. With AHEAD a row also sees positions up to `last`. Programs of one head are neighbours,
+    which find its keys in L2; those of the last rows, which see the most keys, come first.
     """
     PARTS: tl.constexpr = D // VALUES
     rows = tl.full((), rows, tl.int32)  # a size is passed as 64 bits, or as a known number
@@ -77,8 +78,9 @@ def sdpa_prompt_kernel(
     d, columns = tl.arange(0, D), first_column + tl.arange(0, VALUES)
     item = row * HEADS + kv_head * GROUP + tile_row % GROUP  # 32 bits: 131,072 rows of 16,384
     q = tl.load(q_ptr + item[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
-    k_ptr += (kv_head * caches + cache) * slots * ENTRY
-    v_ptr += (kv_head * caches + cache) * slots * ENTRY
+    first_entry = (kv_head.to(tl.int64) * of_head + cache * of_cache) * ENTRY
+    k_ptr += first_entry
+    v_ptr += first_entry
     m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
     l_i = tl.zeros((ROW_TILE,), tl.float32)
     acc = tl.zeros((ROW_TILE, VALUES), tl.float32)
@@ -89,10 +91,10 @@ def sdpa_prompt_kernel(
         # Keys that no row sees may hold anything, including NaN.
         seen = (key <= end) & (key >= least)
         present = seen[:, None]
-        k = tl.load(k_ptr + slot[:, None] * ENTRY + d[None, :], mask=present, other=0.0)
+        k = tl.load(k_ptr + slot[:, None] * PITCH + d[None, :], mask=present, other=0.0)
         score = tl.dot(q, tl.trans(elements_as(k, q.dtype)), input_precision="ieee")
-        if ENTRY != D:
-            score *= scales_of(k_ptr, slot, seen, D, ENTRY)[None, :]
+        if k_ptr.dtype.element_ty == tl.int8:
+            score *= scales_of(k_ptr, slot, seen, D, PITCH)[None, :]
         seen_by_all = tile + KEY_TILE <= low + 1
         if WINDOW:
             seen_by_all &= tile > high - WINDOW
@@ -108,9 +110,9 @@ def sdpa_prompt_kernel(
         alpha = tl.exp2((m_i - base) * SCALE)
         p = tl.exp2(tl.fma(score, SCALE, -(base * SCALE)[:, None]))
         l_i = tl.fma(l_i, alpha, tl.sum(p, 1))
-        v = tl.load(v_ptr + slot[:, None] * ENTRY + columns[None, :], mask=present, other=0.0)
-        if ENTRY != D:
-            p *= scales_of(v_ptr, slot, seen, D, ENTRY)[None, :]
+        v = tl.load(v_ptr + slot[:, None] * PITCH + columns[None, :], mask=present, other=0.0)
+        if k_ptr.dtype.element_ty == tl.int8:
+            p *= scales_of(v_ptr, slot, seen, D, PITCH)[None, :]
         v = elements_as(v, q.dtype)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_ij
@@ -136,7 +138,8 @@ def launch(
     `tiling` replaces the one that the layer's shape has, for comparisons.
     """
     _, rows, heads, head_dim = q.shape
-    kv_heads, caches, slots, _ = k.shape
+    kv_heads = k.shape[0]
+    k, v, of_head, of_cache, pitch = with_strides(k, v)
     tiles = tiling or choose_tiling(head_dim)
     group = heads // kv_heads
     rows_of_tile = tiles.row_tile // group
@@ -144,20 +147,21 @@ def launch(
     programs = triton.cdiv(rows, rows_of_tile) * kv_heads * tiles.parts
     wrap_triton(sdpa_prompt_kernel)[(programs,)](
         q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
+        k,
+        v,
         input_pos.contiguous(),
         sequence.contiguous(),
         input_pos if last_visible is None else last_visible.contiguous(),
         out,
         rows,
-        caches,
-        slots,
+        of_head,
+        of_cache,
         SCALE=scale * LOG2_E,
         HEADS=heads,
         GROUP=group,
         D=head_dim,
         ENTRY=k.shape[-1],
+        PITCH=pitch,
         VALUES=head_dim // tiles.parts,
         WINDOW=window,
         RING=ring,

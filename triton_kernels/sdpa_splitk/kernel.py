@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels.kv_int8.kernel import with_strides
 from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
 from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     attend,
@@ -56,7 +57,7 @@ COMBINE_ELEMENTS = 8192
 usually there is one warp."""
 
 
-@triton.jit(do_not_specialize=["batch", "rows", "caches", "slots"])
+@triton.jit(do_not_specialize=["batch", "rows", "of_head", "of_cache"])
 def sdpa_splitk_kernel(
     q_ptr: tl.tensor,
     k_ptr: tl.tensor,
@@ -68,13 +69,14 @@ def sdpa_splitk_kernel(
     stats_ptr: tl.tensor,
     batch: tl.tensor,
     rows: tl.tensor,
-    caches: tl.tensor,
-    slots: tl.tensor,
+    of_head: tl.tensor,
+    of_cache: tl.tensor,
     SCALE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
     ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
     TAIL: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
@@ -89,16 +91,18 @@ def sdpa_splitk_kernel(
 ) -> None:
     """Compute what one chunk of one key/value head adds to each of ROWS rows of a sequence.
 
-    q [batch, rows, HEADS, D], k and v [HEADS / GROUP, caches, slots, ENTRY], which are INT8 where
-    ENTRY is not D, int64 positions [batch, rows], sequences [batch] and tail [batch, rows, TAIL] ->
-    partial [SPLITS + 1, batch, rows, HEADS, D], the weighted sum of values divided by its largest
-    element, and stats float32 [3, SPLITS + 1, batch, rows, HEADS]: the maximum score (base 2), the
-    sum of weights, that element.
+    q [batch, rows, HEADS, D], k and v [HEADS / GROUP, caches, slots, ENTRY], INT8 where ENTRY is
+    not D, with strides of `of_head` and `of_cache` entries and PITCH elements, int64 positions
+    [batch, rows], sequences [batch] and tail [batch, rows, TAIL] -> partial [SPLITS + 1, batch,
+    rows, HEADS, D], the weighted sum of values divided by its largest element, and stats float32
+    [3, SPLITS + 1, batch, rows, HEADS]: the maximum score (base 2), the sum of weights, that
+    element.
 
-    Programs for tails come first. In the others, tiles of rows vary fastest, then chunks: tiles
-    that read the same keys run at the same time, and all but one find them in L2. Heads vary last,
-    and in a flat cache twice, for neighbouring rows whose chunks differ in length: the second time
-    is for rows with the longer chunks, and usually there are none.
+    Programs for tails come first. In the others, tiles of rows vary fastest, then heads: tiles that
+    read the same keys run at the same time, and all but one find them in L2, and keys that lie next
+    to each other are read together. Chunks vary last, in a flat cache twice, for neighbouring rows
+    whose chunks differ in length: the second time is for rows with the longer chunks, and usually
+    there are none.
     """
     KV_HEADS: tl.constexpr = HEADS // GROUP
     program = tl.program_id(0)
@@ -106,17 +110,17 @@ def sdpa_splitk_kernel(
     if program < tails:
         attend_tails(
             q_ptr, k_ptr, v_ptr, positions_ptr, sequences_ptr, tail_ptr, partial_ptr, stats_ptr,
-            program, batch, rows, caches, slots, SCALE, HEADS, GROUP, D, ENTRY, TAIL, WINDOW, RING,
-            SPLITS, TAIL_ROWS, ROW_TILE, KEY_TILE, PAIRED,
+            program, batch, rows, of_head, of_cache, SCALE, HEADS, GROUP, D, ENTRY, PITCH, TAIL,
+            WINDOW, RING, SPLITS, TAIL_ROWS, ROW_TILE, KEY_TILE, PAIRED,
         )  # fmt: skip
         return
     program -= tails
     row_tiles = tl.cdiv(rows, ROWS)
-    sequence = program % (batch * row_tiles) // row_tiles
     first_row = program % row_tiles * ROWS
-    split = program // (batch * row_tiles) % SPLITS
-    head = program // (batch * row_tiles) // SPLITS
-    kv_head = head % KV_HEADS
+    kv_head = program // row_tiles % KV_HEADS
+    sequence = program // row_tiles // KV_HEADS % batch
+    chunk = program // row_tiles // KV_HEADS // batch
+    split = chunk % SPLITS
     cache = tl.load(sequences_ptr + sequence)  # loaded together with the positions
     row, item, used = tile_items(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
     # The last committed key; negative at the start of a sequence and for padding.
@@ -127,15 +131,16 @@ def sdpa_splitk_kernel(
         length = CHUNK
         start = (first + (split + SPLITS - first % SPLITS) % SPLITS) * CHUNK
     else:
-        length = chunk_length(least, CHUNK, SPLITS) + head // KV_HEADS * CHUNK
+        length = chunk_length(least, CHUNK, SPLITS) + chunk // SPLITS * CHUNK
         reach = tl.where(chunk_length(reach, CHUNK, SPLITS) == length, reach, -1)
         start = split * length
     bound = tl.max(reach, 0)
     if start > bound:
         return
     q, q_odd = queries(q_ptr, item, used, D, PAIRED)
-    k_ptr += (kv_head * caches + cache) * slots * ENTRY
-    v_ptr += (kv_head * caches + cache) * slots * ENTRY
+    first_entry = (kv_head.to(tl.int64) * of_head + cache * of_cache) * ENTRY
+    k_ptr += first_entry
+    v_ptr += first_entry
     m_i, l_i, acc, acc_odd = sums(ROW_TILE, D, PAIRED)
     end = tl.minimum(start + length, bound + 1)
     if AHEAD:
@@ -143,8 +148,8 @@ def sdpa_splitk_kernel(
         zeros = tl.zeros_like(line)
     for tile in range(start, end, KEY_TILE):
         if AHEAD:
-            zeros |= prefetch(k_ptr, tile + KEY_TILE, end, KEY_TILE, D)
-            zeros |= prefetch(v_ptr, tile + KEY_TILE, end, KEY_TILE, D)
+            zeros |= prefetch(k_ptr, tile + KEY_TILE, end, KEY_TILE, D, PITCH)
+            zeros |= prefetch(v_ptr, tile + KEY_TILE, end, KEY_TILE, D, PITCH)
         key = tile + tl.arange(0, KEY_TILE)
         present = key <= bound
         visible = key[None, :] <= reach[:, None]
@@ -154,7 +159,7 @@ def sdpa_splitk_kernel(
             visible = visible & (key[None, :] > reach[:, None] + TAIL - WINDOW)
             slot = key % RING
         m_i, l_i, acc, acc_odd = attend(
-            q, q_odd, k_ptr, v_ptr, slot, present, visible, m_i, l_i, acc, acc_odd, SCALE, D, ENTRY,
+            q, q_odd, k_ptr, v_ptr, slot, present, visible, m_i, l_i, acc, acc_odd, SCALE, D, PITCH,
             PAIRED,
         )  # fmt: skip
     items = batch * rows * HEADS
@@ -184,7 +189,8 @@ def launch(
     `tiling` replaces the one that the layer's shape has, for comparisons.
     """
     batch, rows, heads, head_dim = q.shape
-    kv_heads, caches, slots, _ = k.shape
+    kv_heads = k.shape[0]
+    k, v, of_head, of_cache, pitch = with_strides(k, v)
     int8 = k.dtype == torch.int8
     tiles = tiling or choose_tiling(heads, kv_heads, head_dim, window, int8=int8)
     group = heads // kv_heads
@@ -200,8 +206,8 @@ def launch(
     tails = triton.cdiv(rows, rows_per_tail)
     wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads,)](
         q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
+        k,
+        v,
         positions.contiguous(),
         sequences.contiguous(),
         tail.contiguous(),
@@ -209,10 +215,11 @@ def launch(
         stats,
         batch,
         rows,
-        caches,
-        slots,
+        of_head,
+        of_cache,
         SCALE=scale * LOG2_E,
         ENTRY=k.shape[-1],
+        PITCH=pitch,
         GROUP=group,
         RING=ring,
         ROWS=rows_per_tile,

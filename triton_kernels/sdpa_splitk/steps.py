@@ -63,6 +63,7 @@ def prefetch(
     end: tl.tensor,
     KEY_TILE: tl.constexpr,
     D: tl.constexpr,
+    PITCH: tl.constexpr,
 ) -> tl.tensor:
     """Start reading a tile of entries [.., D] from `first` on and before `end` into L2.
 
@@ -71,11 +72,12 @@ def prefetch(
     """
     BITS: tl.constexpr = entries_ptr.dtype.element_ty.primitive_bitwidth
     element = cache_lines(KEY_TILE, D, BITS) * (1024 // BITS)
-    inside = (first + element // D < end).to(tl.int32)
+    slot = first + element // D
+    inside = (slot < end).to(tl.int32)
     return tl.inline_asm_elementwise(
         "{.reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0;}",
         "=r,l,r",
-        [(entries_ptr + first * D + element).to(tl.int64), inside],
+        [(entries_ptr + slot * PITCH + element % D).to(tl.int64), inside],
         dtype=tl.int32,
         is_pure=True,
         pack=1,
@@ -131,7 +133,7 @@ def attend(
     acc_odd: tl.tensor,
     SCALE: tl.constexpr,
     D: tl.constexpr,
-    ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
     PAIRED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """Add the keys at `slot` [KEY_TILE] to a softmax: its running maximum (base 2), sum and output.
@@ -141,17 +143,17 @@ def attend(
     elements are read in pairs.
     """
     if PAIRED:
-        pairs = load_pairs(v_ptr, slot, present, D, ENTRY)
-        even, odd = split_pairs(load_pairs(k_ptr, slot, present, D, ENTRY), q.dtype)
+        pairs = load_pairs(v_ptr, slot, present, D, PITCH)
+        even, odd = split_pairs(load_pairs(k_ptr, slot, present, D, PITCH), q.dtype)
         score = tl.dot(q, tl.trans(even), input_precision="ieee")
         score = tl.dot(q_odd, tl.trans(odd), score, input_precision="ieee") * SCALE
     else:
-        offset = slot[:, None] * ENTRY + tl.arange(0, D)[None, :]
+        offset = slot[:, None] * PITCH + tl.arange(0, D)[None, :]
         k = tl.load(k_ptr + offset, mask=present[:, None], other=0.0)
         v = tl.load(v_ptr + offset, mask=present[:, None], other=0.0)
         score = tl.dot(q, tl.trans(elements_as(k, q.dtype)), input_precision="ieee") * SCALE
-    if ENTRY != D:
-        score *= scales_of(k_ptr, slot, present, D, ENTRY)[None, :]
+    if k_ptr.dtype.element_ty == tl.int8:
+        score *= scales_of(k_ptr, slot, present, D, PITCH)[None, :]
     score = tl.where(visible, score, float("-inf"))
     m_ij = tl.maximum(m_i, tl.max(score, 1))
     # For a row without a visible key so far, -inf - -inf would be NaN.
@@ -159,8 +161,8 @@ def attend(
     alpha = tl.exp2(m_i - base)
     p = tl.exp2(score - base[:, None])
     l_i = l_i * alpha + tl.sum(p, 1)
-    if ENTRY != D:
-        p *= scales_of(v_ptr, slot, present, D, ENTRY)[None, :]
+    if k_ptr.dtype.element_ty == tl.int8:
+        p *= scales_of(v_ptr, slot, present, D, PITCH)[None, :]
     if PAIRED:
         even, odd = split_pairs(pairs, q.dtype)
         acc = tl.dot(p.to(q.dtype), even, acc * alpha[:, None], input_precision="ieee")

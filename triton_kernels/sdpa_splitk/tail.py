@@ -28,13 +28,14 @@ def attend_tails(
     program: tl.tensor,
     batch: tl.tensor,
     rows: tl.tensor,
-    caches: tl.tensor,
-    slots: tl.tensor,
+    of_head: tl.tensor,
+    of_cache: tl.tensor,
     SCALE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
     ENTRY: tl.constexpr,
+    PITCH: tl.constexpr,
     TAIL: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
@@ -59,8 +60,9 @@ def attend_tails(
     q, q_odd = queries(q_ptr, item, used, D, PAIRED)
     is_row = tl.load(positions_ptr + row, mask=used, other=-1) >= 0
     row_of_query = tl.arange(0, ROW_TILE) // GROUP
-    k_ptr += (kv_head * caches + cache) * slots * ENTRY
-    v_ptr += (kv_head * caches + cache) * slots * ENTRY
+    first_entry = (kv_head.to(tl.int64) * of_head + cache * of_cache) * ENTRY
+    k_ptr += first_entry
+    v_ptr += first_entry
     positions_ptr += sequence * rows + first_row
     tail_ptr += (sequence * rows + first_row) * TAIL
     entries = tl.minimum(rows - first_row, ROWS) * TAIL
@@ -77,7 +79,7 @@ def attend_tails(
             slot = slot % RING
         visible = present[None, :] & (owner[None, :] == row_of_query[:, None])
         m_i, l_i, acc, acc_odd = attend(
-            q, q_odd, k_ptr, v_ptr, slot, present, visible, m_i, l_i, acc, acc_odd, SCALE, D, ENTRY,
+            q, q_odd, k_ptr, v_ptr, slot, present, visible, m_i, l_i, acc, acc_odd, SCALE, D, PITCH,
             PAIRED,
         )  # fmt: skip
     items = batch * rows * HEADS

@@ -42,7 +42,7 @@ def mark_as_written(cache: KVCache) -> None:
     """
     for buffer in (cache.k, cache.v):
         last = torch.full((1,), buffer.shape[1] - 1, dtype=torch.int64, device=buffer.device)
-        buffer.index_copy_(1, last, buffer.index_select(1, last))
+        cache.write(buffer, last, buffer.index_select(1, last))
 
 
 def methods(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> dict[str, MethodSpec]:

@@ -64,6 +64,11 @@ def within(cache: Cache, moves: Tensor) -> None:
         buffer.index_copy_(1, moves + 1, buffer.index_select(1, moves))
 
 
+def within_by_index(cache: Cache, moves: Tensor) -> None:
+    for buffer in (cache.k, cache.v):
+        torch.ops.aten.index_put_(buffer, [None, moves + 1], buffer.index_select(1, moves))
+
+
 def to_the_other(cache: Cache, moves: Tensor) -> None:
     cache.v.index_copy_(1, moves + 1, cache.k.index_select(1, moves))
 
@@ -88,7 +93,7 @@ def whole(cache: Cache, moves: Tensor) -> None:
     cache.k.index_copy_(1, torch.arange(SLOTS), cache.v)
 
 
-@pytest.mark.parametrize("body", [nothing, within])
+@pytest.mark.parametrize("body", [nothing, within, within_by_index])
 def test_a_cache_that_the_operator_alone_reads_passes(body: Body) -> None:
     check_attention_route("target_verify", traced(body), CACHES, few_rows=True)
 

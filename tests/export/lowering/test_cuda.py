@@ -20,6 +20,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule
 
 from eagle_aot.artifact import TARGET_VERIFY
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import PackedInt4Linear
 from eagle_aot.targets.int4.weight import random_int4
 
@@ -97,6 +98,39 @@ def test_packed_weights_reach_the_compiler_as_parameters(
     codes = program.state_dict["linear.codes"]
     assert isinstance(codes, nn.Parameter) and not codes.requires_grad
     assert torch.equal(codes, method.linear.codes) and codes.dtype == torch.int16
+
+
+class Written(nn.Module):
+    """A cache that is written without an operator."""
+
+    def __init__(self, by_token: bool) -> None:
+        super().__init__()
+        spec = CacheSpec(64, torch.bfloat16, 2, by_token=by_token, on_host=True)
+        self.kv_cache = spec.cache(3, 16)
+
+    def forward(self, slots: Tensor, entries: Tensor) -> Tensor:
+        cache = self.kv_cache
+        cache.write(cache.k, slots, entries)
+        return cache.by_sequence(cache.k)[:, 0].sum(1)
+
+
+def written(by_token: bool) -> ExportedProgram:
+    example = torch.arange(5), torch.zeros(3, 5, 16, dtype=torch.bfloat16)
+    return torch.export.export(Written(by_token), example, strict=False)
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_a_cache_reaches_the_compiler_as_it_lies_in_memory(
+    by_token: bool, reached: dict[str, ExportedProgram]
+) -> None:
+    with pytest.raises(CompilerReachedError):
+        lower({TARGET_VERIFY: written(by_token)}, {}, lambda stage: None)
+    program = reached[TARGET_VERIFY]
+    CudaBackend.move_program_to_device(program, "cpu", compile_specs(TARGET_VERIFY))
+    strides = Written(by_token).kv_cache.k.stride()
+    assert program.constants["kv_cache.k"].stride() == strides
+    (held,) = (n for n in program.graph.nodes if n.name == "b_kv_cache_k")
+    assert held.meta["val"].stride() == strides
 
 
 class Scaled(nn.Module):
@@ -236,6 +270,7 @@ def last_graph(program: ExportedProgram, monkeypatch: pytest.MonkeyPatch) -> Gra
 
 @pytest.mark.parametrize("make", [
     partial(program_of, CASE), partial(program_of, replace(CASE, int8=True)), copying,
+    partial(program_of, replace(CASE, by_token=True)),
 ])  # fmt: skip
 def test_the_compiler_clones_no_cache(
     make: Callable[[], ExportedProgram], monkeypatch: pytest.MonkeyPatch
@@ -250,3 +285,13 @@ def test_the_compiler_clones_no_cache(
     assert [cache.op for cache in caches] == ["get_attr", "get_attr"]
     copies = torch.ops.aten.clone.default, torch.ops.aten.copy_.default
     assert not [n for n in graph.nodes if n.target in copies and set(n.args) & set(caches)]
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_a_head_without_an_operator_writes_its_cache_in_place(
+    by_token: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = last_graph(written(by_token).run_decompositions(), monkeypatch)
+    called = {str(node.target) for node in graph.nodes}
+    assert "aten.index_put_.default" in called
+    assert not {"aten.clone.default", "aten.copy_.default", "aten.index_put.default"} & called

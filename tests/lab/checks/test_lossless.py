@@ -22,10 +22,13 @@ from eagle_aot.lab.checks.lossless import (
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
+from eagle_aot.runtime_runner.engine import Engine
+from eagle_aot.runtime_runner.program.cache_pages import PAGE, BufferShape, CachePages
 from eagle_aot.targets import load_target
 from eagle_aot.targets.family import TINY_DIR
 from support.gemma_oracle import random_gemma, random_tokens, save_text_layout
 from support.hub import HubRepository, files_of, hub_server, use_hub
+from support.runner.counted_memory import CountedMemory
 
 PLAIN = [5, 6, 7, 8]
 PATHS = (0,), (1,), (1, 0), (1, 2), (1, 2, 1)
@@ -109,6 +112,15 @@ def test_scripted_drafts_end_with_the_context(tiny: Runner) -> None:
     prompt = [7] * (tiny.constants.max_seq_len - 5)
     plain = tiny.generate(prompt, 40, speculate=False).token_ids
     assert decode_with_script(tiny, prompt, plain, 4, 40)[0] == plain
+
+
+def test_a_script_runs_where_there_is_memory(tiny: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = tiny.constants.flat_slots
+    shape = BufferShape(1, tiny.constants.max_batch_size, slots, PAGE // 8)
+    pages = CachePages([shape], CountedMemory(1, slots), slots, slots - tiny.constants.max_seq_len)
+    monkeypatch.setattr(tiny, "engine", Engine(tiny.engine.schedule, pages=pages))
+    decode_with_script(tiny, [2, 40, 41], [5, 6, 7, 8], 2, 4)
+    assert pages.holds(tiny.engine.sequence_pool.order[0])
 
 
 @pytest.mark.parametrize("length", [3, 8, 21])

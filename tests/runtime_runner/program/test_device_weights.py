@@ -245,5 +245,7 @@ def test_no_memory_for_one_sequence_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_keys_of_all_sequences_are_a_buffer_of_pages() -> None:
-    weight = Weight("target.a.k", "k", 0, torch.bfloat16, "cuda", 0, (8, 4 * 352, 128), (1, 1, 1))
+    by_head, by_token = (4 * 352 * 128, 128, 1), (128, 8 * 128, 1)
+    weight = Weight("target.a.k", "k", 0, torch.bfloat16, "cuda", 0, (8, 4 * 352, 128), by_head)
     assert buffer_shape(weight, 4) == BufferShape(8, 4, 352, 256)
+    assert buffer_shape(replace(weight, strides=by_token), 4) == BufferShape(1, 4, 352, 2048)

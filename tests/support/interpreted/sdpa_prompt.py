@@ -27,6 +27,8 @@ LAYERS = [
     Layer(4, 2, 64, 64, torch.bfloat16),
     Layer(4, 1, 64, 0, torch.bfloat16, int8=True),
     Layer(4, 2, 64, 64, torch.bfloat16, int8=True),
+    Layer(6, 3, 64, 0, torch.bfloat16, by_token=True),
+    Layer(4, 2, 64, 64, torch.bfloat16, int8=True, by_token=True),
 ]
 TILES = PromptTiling(16, 16, 4, 1)
 CONTEXTS = [0, 1, 15, 16, 17, 200]

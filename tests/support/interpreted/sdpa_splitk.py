@@ -31,6 +31,8 @@ LAYERS = [
     Layer(4, 1, 64, 0, torch.bfloat16, int8=True),
     Layer(3, 3, 16, 0, torch.bfloat16, int8=True),  # elements are not read in pairs
     Layer(4, 2, 64, 64, torch.bfloat16, int8=True),
+    Layer(4, 2, 64, 0, torch.bfloat16, by_token=True),
+    Layer(6, 3, 64, 64, torch.bfloat16, int8=True, by_token=True),
 ]
 FLAT, RING = LAYERS[0], LAYERS[6]
 TILED = [*LAYERS[1:4], RING, LAYERS[8]]

@@ -178,8 +178,9 @@ def rows_attention(
 
 
 def entries_of(kv_heads: int, dim: int, dtype: torch.dtype) -> Tensor:
-    """Return a sequence's cache [kv_heads, 1, 4096, ...] of `dtype`, which may be INT8."""
-    return empty(kv_heads, 1, 4096, entry_length(dim, dtype), dtype=dtype)
+    """Return a sequence's cache [kv_heads, 1, 4096, ...] of `dtype`, which may be INT8, in memory
+    as on a GPU."""
+    return empty(1, 4096, kv_heads, entry_length(dim, dtype), dtype=dtype).permute(2, 0, 1, 3)
 
 
 def prompt_attention(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.kv_int8 import quantize_entries, read_entries
+from support.kernels.sdpa_cases import by_token
 
 EPS = 1e-6
 SLOTS = 48  # of each sequence
@@ -28,6 +29,7 @@ class Case:
     has_values: bool = True
     moves: bool = True
     int8: bool = False
+    by_token: bool = False
 
     def arguments(self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> list[Any]:
         """Return the arguments of the operator; caches are full of random numbers."""
@@ -42,13 +44,14 @@ class Case:
         angles = normal(1, count, 1, self.head_dim // 2)
         cos, sin = torch.cat((angles, angles), -1).cos(), torch.cat((-angles, angles), -1).sin()
         caches = [normal(self.kv_heads, self.batch * SLOTS, self.head_dim) for _ in "kv"]
+        caches = [quantize_entries(cache) if self.int8 else cache.to(dtype) for cache in caches]
         weights = [(1 + normal(self.head_dim) / 4).to(dtype) for _ in "qk"]
         return [
             parts.to(dtype) if self.splits == 1 else parts,
             cos,
             sin,
             *(weights if self.normed else (None, None)),
-            *(quantize_entries(cache) if self.int8 else cache.to(dtype) for cache in caches),
+            *(by_token(cache) if self.by_token else cache for cache in caches),
             self.row_slots().to(device),
             *((moves.to(device) for moves in self.moved()) if self.moves else (None, None)),
             self.heads,
@@ -79,6 +82,8 @@ CASES = [
     Case(2, 17, 2, 1, 16, splits=2),  # several tiles of a sequence
     Case(1, 9, 2, 2, 16, normed=False, moves=False),
     Case(2, 9, 4, 2, 64, norm_values=True, int8=True),
+    Case(2, 9, 4, 2, 64, norm_values=True, by_token=True),
+    Case(3, 9, 4, 4, 32, int8=True, by_token=True),
 ]
 
 

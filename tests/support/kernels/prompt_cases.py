@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eagle_aot.triton_kernels.kv_int8 import quantize_entries
-from support.kernels.sdpa_cases import QUERIES, Layer, entries
+from support.kernels.sdpa_cases import QUERIES, Layer, by_token, entries
 
 TOKENS = 40_000
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float, int, int]
@@ -66,6 +66,8 @@ class Prompt:
             cache[:, self.sequence, occupied] = table[seen].transpose(0, 1)
         if layer.int8:
             caches = [quantize_entries(cache) for cache in caches]
+        if layer.by_token:
+            caches = [by_token(cache) for cache in caches]
         sequence = torch.tensor([self.sequence], device=self.device)
         q = queries[rows % QUERIES].unsqueeze(0)
         return q, caches[0], caches[1], rows, sequence, layer.scale, layer.window, self.size

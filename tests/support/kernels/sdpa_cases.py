@@ -22,8 +22,8 @@ QUERIES = 1024
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention of `heads` over `kv_heads`; the cache is a ring if `window` is not 0, and has INT8
-    entries with `int8`."""
+    """Attention of `heads` over `kv_heads`; the cache is a ring if `window` is not 0, has INT8
+    entries with `int8`, and lies in memory token by token with `by_token`."""
 
     heads: int
     kv_heads: int
@@ -31,6 +31,7 @@ class Layer:
     window: int
     dtype: torch.dtype
     int8: bool = False
+    by_token: bool = False
 
     @property
     def scale(self) -> float:
@@ -199,8 +200,15 @@ def forward(
             cache[:, caches[b], stored_slots] = table[stored_tokens].transpose(0, 1)
     if layer.int8:
         k, v = quantize_entries(k), quantize_entries(v)
+    if layer.by_token:
+        k, v = by_token(k), by_token(v)
     sequences = torch.tensor(caches).to(device)
     return Forward(layer, texts, q, k, v, positions.to(device), sequences, tail.to(device), tokens)
+
+
+def by_token(cache: Tensor) -> Tensor:
+    """Return a cache [kv_heads, ..., slots, E] in whose memory the heads of a slot lie together."""
+    return cache.movedim(0, -2).contiguous().movedim(-2, 0)
 
 
 def stored(layer: Layer, text: Text) -> tuple[Tensor, Tensor]:
