@@ -97,11 +97,13 @@ def _check_same(forward: Forward, expected: Forward, problem: str) -> None:
 
 
 def _prefill(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -> None:
-    """Run `tokens` from position 0: the `first` by `prefill`, the rest by `target_verify`."""
+    """Run `tokens` from position 0: the `first`, or as many as there are, by `prefill`, the rest
+    by `target_verify`."""
     target, device = engine.schedule.target, engine.schedule.batch.bonus.device
     sequences = torch.tensor([sequence], device=device)
     text = torch.tensor([[*tokens, *[0] * first]], device=device)
-    chunks = target.plan_prompt(first) if first else []
+    plan = target.plan_prompt(first) if first else []
+    chunks = [chunk for chunk in plan if chunk.start < len(tokens)]
     rest = range(first, len(tokens), target.tail_length)
     chunks += [Chunk(at, min(at + target.tail_length, len(tokens)), True) for at in rest]
     for chunk in chunks:

@@ -10,11 +10,13 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
+from msgspec import structs
 from rich.table import Table
 
+from eagle_aot.artifact import Constants
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.lab.bench.parts import WholeRound
@@ -44,8 +46,10 @@ class BatchBenchSpec(BenchSpec, kw_only=True, frozen=True):
         tuple[int, ...], Option("Drafts per round.", metavar="K,...", commas=True)
     ] = (0, 2, 4, 7)
     contexts: Annotated[
-        tuple[int, ...], Option("Tokens in each request's caches.", metavar="N,...", commas=True)
-    ] = (1024, 8192)
+        tuple[int, ...],
+        Option("Tokens in each request's caches. Default: 1024 and 8192, those that fit, or half "
+               "of the context.", metavar="N,...", commas=True),
+    ] = ()  # fmt: skip
     taus: Annotated[
         tuple[float, ...],
         Option("Tokens per round and request to project speeds for.", metavar="X,...",
@@ -59,13 +63,15 @@ class BatchBenchSpec(BenchSpec, kw_only=True, frozen=True):
         sizes, chains = sorted({1, *self.batch_sizes}), sorted({0, *self.chain_lens})
         return list(itertools.product(sizes, chains))
 
-    def check(self, runner: Runner) -> None:
-        """Raise SettingError for lengths that the artifact does not reach."""
-        constants = runner.constants
+    def fitted(self, constants: Constants) -> Self:
+        """Fill in contexts. Raises SettingError for lengths that the artifact does not reach."""
+        longest = constants.max_seq_len - constants.tail
         check_range("--batch-sizes", self.batch_sizes, constants.max_batch_size)
         check_range("--chain-lens", filter(None, self.chain_lens), constants.tail - 1)
-        check_range("--contexts", self.contexts, constants.max_seq_len - constants.tail)
+        check_range("--contexts", self.contexts, longest)
         check_taus(self.taus)
+        fitting = tuple(n for n in (1024, 8192) if n <= longest) or (longest // 2,)
+        return structs.replace(self, contexts=self.contexts or fitting)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +120,7 @@ class BatchTimes:
 def main(spec: BatchBenchSpec) -> None:
     """Time rounds of several requests of ARTIFACT and rounds of one."""
     runner = spec.load()
-    spec.check(runner)
+    spec = spec.fitted(runner.constants)
     lines = list(measure(runner, spec))
     tables = [
         batch_table([line for line in lines if line.context == context], spec.taus)

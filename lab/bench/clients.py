@@ -9,11 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from msgspec import structs
 from rich.table import Table
 
+from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
@@ -35,7 +36,9 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
     clients: Annotated[
         tuple[int, ...], Option("Clients at the same time.", metavar="N,...", commas=True)
     ] = (1, 2, 4, 8, 16, 32, 64, 128)
-    prompt_tokens: Annotated[int, Option("Tokens of a prompt.", least=1)] = 1024
+    prompt_tokens: Annotated[
+        int | None, Option("Tokens of a prompt; default: 1024, or half of the context.", least=1)
+    ] = None
     max_new_tokens: Annotated[int, Option("Tokens of an answer.", least=2)] = 128
     chain_len: Annotated[int, Option("Drafts per round.", least=0)] = 0
     taus: Annotated[
@@ -58,21 +61,27 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
                 )
 
     def open(self) -> Runner:
-        """Open the artifact. Raises SettingError for lengths that it does not reach."""
+        """Open the artifact."""
         share = {} if self.prompt_share is None else {"prompt_share": self.prompt_share}
-        runner = self.load(reuse=False, **share)
-        constants = runner.constants
-        length = self.prompt_tokens + self.max_new_tokens
-        if length > constants.max_seq_len:
+        return self.load(reuse=False, **share)
+
+    def fitted(self, constants: Constants) -> Self:
+        """Fill in what is not given. Raises SettingError for what an artifact does not reach."""
+        limit = constants.max_seq_len
+        prompt_tokens = self.prompt_tokens or min(1024, limit // 2)
+        if prompt_tokens + self.max_new_tokens > limit:
             raise SettingError(
-                f"--prompt-tokens {self.prompt_tokens} and --max-new-tokens {self.max_new_tokens}: "
-                f"this artifact takes {constants.max_seq_len} together"
+                f"--prompt-tokens {prompt_tokens} and --max-new-tokens {self.max_new_tokens}: "
+                f"this artifact takes {limit} together"
             )
+        if min(self.clients) < 1:
+            raise SettingError(f"--clients {min(self.clients)}: must be at least 1")
         check_range("--chain-len", filter(None, [self.chain_len]), constants.tail - 1)
-        return runner
+        return structs.replace(self, prompt_tokens=prompt_tokens)
 
     def request(self, vocab_size: int, seed: int, chain_len: int) -> Request:
         """Return a request for random tokens, which ends by its length alone."""
+        assert self.prompt_tokens is not None, "fitted"
         draw = random.Random(seed)
         return Request(
             prompt=tuple(draw.randrange(vocab_size) for _ in range(self.prompt_tokens)),
@@ -185,6 +194,7 @@ def main(spec: ClientsSpec) -> None:
     is known to follow, as many of it as a round is to give.
     """
     runner = spec.open()
+    spec = spec.fitted(runner.constants)
     lines = list(measure(runner, spec))
     results: dict[str, Any] = {"lines": [asdict(line) for line in lines]}
     spec.show(f"clients of {spec.name}", results, clients_table(lines, spec))

@@ -84,7 +84,10 @@ def open_program(
             directory, manifest, methods, cuda_graphs=cuda_graphs, cache_memory=cache_memory
         )
     if cache_memory is not None:
-        raise UnsupportedError(f"executor {chosen!r}: its caches have a fixed size")
+        raise UnsupportedError(
+            f"memory for caches (--kv-cache-memory): executor {chosen!r} has caches of a fixed "
+            "size; leave it out here"
+        )
     from eagle_aot.runtime_runner.program.executorch import ExecuTorchExecutor
 
     return ExecuTorchExecutor(directory, manifest, methods)

@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.frontend.generation import Callbacks, Result
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.metrics import Metrics
-from eagle_aot.runtime_runner.serve.worker import Outbox, RequestOutcome
+from eagle_aot.runtime_runner.serve.worker import Draining, Outbox, RequestOutcome
 
 INTERNAL_ERROR = "internal error: the server's log says more"
 """What clients read of a bug: its own text may be of anything."""
@@ -82,12 +82,15 @@ class AnswerStream:
 
     async def parts(self) -> AsyncIterator[AnswerPart]:
         """Yield parts up to the end of the last answer. Raises RequestFailed where the engine
-        cannot finish one, TimeoutError, and exceptions that were put."""
+        cannot finish one, Draining where the server ends, TimeoutError, and exceptions that were
+        put."""
         while self._remaining:
             index, item = await self._queue.get()
             if isinstance(item, Exception):
                 raise item
             if isinstance(item, Failed):
+                if isinstance(item.cause, Draining):
+                    raise item.cause
                 raise RequestFailed(item.error if item.is_expected else INTERNAL_ERROR)
             self._remaining -= isinstance(item, Result)
             yield index, item

@@ -175,7 +175,8 @@ class CacheSpec:
             cache = RingKVCache(kv_heads, window, head_dim, self.dtype, self.sequences, self.chunk)
         else:
             cache = FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
-        if self.by_token:
+        # Kernels count the elements of a sequence in 32 bits.
+        if self.by_token and cache.slots * cache.k.shape[0] * cache.k.shape[-1] < 2**31:
             cache.by_token = True
             for name, buffer in cache.named_buffers():
                 setattr(cache, name, buffer.transpose(0, 1).contiguous().transpose(0, 1))

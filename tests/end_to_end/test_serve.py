@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -321,22 +322,25 @@ def test_many_clients_get_the_texts_of_single_requests(
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_the_server_at_once(tiny_artifact: Path) -> None:
-    with served(tiny_artifact, "--no-warm-up") as server:
-        body = {
-            "model": server.model,
-            "prompt": QUESTION,
-            "max_tokens": 900,
-            "stream": True,
-            "ignore_eos": True,
-        }
-        with server.http.stream("POST", "/v1/completions", json=body) as answer:
-            next(answer.iter_lines())
+def test_a_second_signal_ends_running_answers_with_an_error(tiny_artifact: Path) -> None:
+    with served(tiny_artifact, "--no-warm-up") as server, ThreadPoolExecutor(1) as pool:
+        limits = {"max_tokens": 900, "ignore_eos": True}
+        body = {"model": server.model, "prompt": QUESTION, **limits}
+        with server.http.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            whole = pool.submit(server.http.post, "/v1/completions", json=body)
+            time.sleep(0.5)  # it has begun, or waits
             server.stop(signal.SIGINT)
+            time.sleep(0.3)
             server.stop(signal.SIGINT)
-            assert server.process.wait(20) == 0
-            assert server.process.stderr is not None
-            assert "Traceback" not in server.process.stderr.read()
+            assert '"code": "shutting_down"' in "".join(lines)
+        response = whole.result()
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "shutting_down")
+        assert server.process.wait(20) == 0
+        assert server.process.stderr is not None
+        logged = server.process.stderr.read()
+        assert "Traceback" not in logged and '"error"' not in logged
 
 
 def test_cached_tokens_reveal_no_prompt_of_another_salt(server: Server) -> None:

@@ -102,3 +102,9 @@ def test_exported_methods_take_features_of_the_models_dtype(directories: tuple[P
             assert method.forms["features"][0] == "float32"
             outputs = method.module(*(example for example, _ in method.inputs.values()))
             assert all(output.dtype == torch.float32 for output in outputs)
+
+
+@pytest.mark.parametrize(("tokens", "together"), [(2**18, True), (2**20, False)])
+def test_heads_lie_apart_where_a_sequence_is_too_long_to_count(tokens: int, together: bool) -> None:
+    spec = CacheSpec(tokens, torch.bfloat16, by_token=True, on_host=True)
+    assert spec.cache(8, 256).by_token == together

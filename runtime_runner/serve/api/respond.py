@@ -14,6 +14,7 @@ from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerPart
 from eagle_aot.runtime_runner.serve.api.errors import api_error, error_body
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
 from eagle_aot.runtime_runner.serve.api.responses import ResponseBuilder
+from eagle_aot.runtime_runner.serve.worker import Draining
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -86,6 +87,8 @@ async def events(
         if request.include_usage:
             yield event(builder.usage_chunk([results[index] for index in sorted(results)]))
         yield b"data: [DONE]\n\n"
+    except Draining as error:
+        yield event(error_body(api_error(error)))
     except Exception as error:
         log.exception("a stream failed")
         yield event(error_body(api_error(error)))

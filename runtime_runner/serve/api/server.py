@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.serve.api.connections import (
 )
 from eagle_aot.runtime_runner.serve.service import LocalService
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
+from eagle_aot.runtime_runner.serve.worker import Draining
 
 log = logging.getLogger(__name__)
 BACKLOG = 1024
@@ -29,11 +30,12 @@ SHUTDOWN_SECONDS = 5
 
 class Server(uvicorn.Server):
     """A server that stops accepting requests at the first signal and finishes those it has. At the
-    second signal it stops at once."""
+    second signal it ends them with an error."""
 
     def __init__(self, config: uvicorn.Config, service: LocalService) -> None:
         super().__init__(config)
         self._service = service
+        self._ends_requests = False
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Begin to listen, and log that the server is ready."""
@@ -51,8 +53,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         worker = self._service.worker
-        if worker.draining:
-            self.force_exit = True
+        self._ends_requests = worker.draining
         worker.drain()
 
     async def on_tick(self, counter: int) -> bool:
@@ -61,7 +62,10 @@ class Server(uvicorn.Server):
         if worker.failure is not None:
             worker.end_all(EagleError("the server has failed"))
             return True
-        if worker.draining and (self.force_exit or not worker.pending):
+        if self._ends_requests:
+            worker.close()  # no step runs any more
+            worker.end_all(Draining("shutting down: the request was ended"))
+        if worker.draining and not worker.pending:
             return True
         return await super().on_tick(counter)
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.lab.bench import constraints, images, prefix
-from eagle_aot.lab.bench.batch import BatchTimes, main, whole_round
+from eagle_aot.lab.bench.batch import BatchBenchSpec, BatchTimes, main, whole_round
 from eagle_aot.lab.bench.prefix import random_prompts
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
@@ -60,7 +60,16 @@ def test_a_table_for_a_reader(batch_artifact: Path) -> None:
 def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
     refuses(run(batch_artifact, "--batch-sizes", "5"), "--batch-sizes 5: this artifact takes 1")
     refuses(run(batch_artifact, "--chain-lens", "16", "--batch-sizes", "1"), "takes 1 to 15")
-    refuses(run(batch_artifact, "--batch-sizes", "1"), "--contexts 1024: this artifact takes 1")
+    too_long = run(batch_artifact, "--batch-sizes", "1", "--contexts", "1024")
+    refuses(too_long, "--contexts 1024: this artifact takes 1")
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(9000, (1024, 8192)), (2000, (1024,)), (200, (92,))]
+)
+def test_default_contexts_are_those_that_fit(limit: int, expected: tuple[int, ...]) -> None:
+    spec = BatchBenchSpec(artifact=Path(), batch_sizes=(1,))
+    assert spec.fitted(replace(CONSTANTS, max_seq_len=limit)).contexts == expected
 
 
 def test_rounds_with_more_drafts_than_rows_are_left_out() -> None:

@@ -1,14 +1,16 @@
 """`eagle-bench --part clients`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from eagle_aot.lab.bench.clients import main
+from eagle_aot.lab.bench.clients import ClientsSpec, main
 from support.refusals import refuses
+from support.runner.logging_executor import CONSTANTS
 
 pytestmark = pytest.mark.artifact
 SHORT = ("--prompt-tokens", "20", "--max-new-tokens", "6")
@@ -16,6 +18,12 @@ SHORT = ("--prompt-tokens", "20", "--max-new-tokens", "6")
 
 def run(*arguments: str | Path) -> Any:
     return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(4096, 1024), (1024, 512)])
+def test_default_prompts_leave_half_of_the_context(limit: int, expected: int) -> None:
+    fitted = ClientsSpec(artifact=Path()).fitted(replace(CONSTANTS, max_seq_len=limit))
+    assert fitted.prompt_tokens == expected
 
 
 def test_more_clients_than_sequences_wait(batch_artifact: Path) -> None:
@@ -58,6 +66,7 @@ def test_a_table_for_a_reader(batch_artifact: Path) -> None:
 
 def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
     refuses(run(batch_artifact, "--prompt-tokens", "100000"), "this artifact takes")
+    refuses(run(batch_artifact, "--clients", "2,0", *SHORT), "--clients 0: must be at least 1")
     refuses(run(batch_artifact, "--chain-len", "16", *SHORT), "--chain-len 16: this artifact takes")
     drafts = "--chain-len", "2", "--tau"
     refuses(run(batch_artifact, *drafts, "3.5", *SHORT), "a round of --chain-len 2 gives 3 at most")

@@ -117,5 +117,5 @@ def test_inputs_are_copied_only_where_compiled_code_cannot_take_them() -> None:
 
 def test_the_official_runtime_has_caches_of_a_fixed_size(tmp_path: Path) -> None:
     manifest = replace(MANIFEST, backend="xnnpack")
-    with pytest.raises(UnsupportedError, match="'executorch': its caches have a fixed size"):
+    with pytest.raises(UnsupportedError, match="'executorch' has caches of a fixed size; leave it"):
         open_program(tmp_path, manifest, "auto", cache_memory=1 << 30)

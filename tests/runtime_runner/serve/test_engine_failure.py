@@ -24,6 +24,7 @@ from eagle_aot.runtime_runner.serve.answer_stream import (
 )
 from eagle_aot.runtime_runner.serve.api import server as server_module
 from eagle_aot.runtime_runner.serve.api.app import make_app
+from eagle_aot.runtime_runner.serve.api.errors import api_error
 from eagle_aot.runtime_runner.serve.cli import bind
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.service import LocalService
@@ -125,10 +126,13 @@ def test_health_reports_it(service: LocalService) -> None:
     assert (response.status_code, response.json()) == (503, {"status": "failed"})
 
 
-def test_signals_end_a_server_whose_step_hangs(hangs: Callable[[], None]) -> None:
-    """The first one waits for its request, the second one does not."""
+def test_signals_end_a_server_whose_step_hangs(
+    hangs: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one waits for its request, the second one ends it."""
+    monkeypatch.setattr(worker_module, "CLOSE_SECONDS", 0.01)
     service = service_of(hangs, 60.0)
-    submit(service)
+    outcomes = submit(service)
     service.worker.start()
     config = uvicorn.Config(make_app(service))
     server = server_module.Server(config, service)
@@ -140,6 +144,8 @@ def test_signals_end_a_server_whose_step_hangs(hangs: Callable[[], None]) -> Non
     assert not asyncio.run(stops())
     server.handle_exit(signal.SIGTERM, None)
     assert asyncio.run(stops())
+    (outcome,) = outcomes
+    assert isinstance(outcome, Failed) and api_error(outcome.cause).status == 503  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
