@@ -103,7 +103,9 @@ def choose_tiling(
     plans = ring if window else flat
     plan = plans[max(head_dim, min(plans))]
     if int8:
-        plan = replace(plan, warps=2) if window else replace(plan, stages=3, ahead=False)
+        # Two stages in a ring have half the code, which then stays in a multiprocessor's cache
+        # between layers.
+        plan = replace(plan, stages=2 if window else 3, ahead=False)
     rows = max(plan.min_rows, row_tile(heads // kv_heads))
     tokens = rows // (heads // kv_heads)
     chunk = ring_chunk(window, plan.chunk, tokens) if window else plan.chunk
