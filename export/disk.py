@@ -49,6 +49,8 @@ def disk_needs(pair: Pair, resolved: ResolvedExport) -> DiskNeeds:
         return DiskNeeds(2 * weights, weights, 2 * weights)
     assert isinstance(pair.target, nn.Module) and isinstance(pair.draft, nn.Module)
     compiled = METHODS * (weight_bytes(pair.target) + weight_bytes(pair.draft))
+    if pair.table_screen is not None:  # one method reads it
+        compiled += weight_bytes(pair.table_screen)
     return DiskNeeds(max(weights + compiled, 2 * weights), weights, max(compiled, weights))
 
 

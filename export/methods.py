@@ -29,6 +29,7 @@ from eagle_aot.export.method_spec import (
 )
 from eagle_aot.export.pair import Method, Pair
 from eagle_aot.export.prepare.dense_rows import read_dense_weights_once
+from eagle_aot.export.prepare.screened_table import LARGEST_ONLY, screen_logits
 from eagle_aot.export.spec import CUDA
 from eagle_aot.targets.decoder.cache_views import copy_rows
 from eagle_aot.targets.decoder.kv_cache import KVCache
@@ -88,6 +89,26 @@ class TargetVerifyMethod(Method):
         logits, taps = self.target.run(tokens, step)
         features = self.features(one_row_of_rows(taps))
         return logits, *(rows_of_sequences(feature, tokens) for feature in features)
+
+
+class ScreenedVerifyMethod(TargetVerifyMethod):
+    """A `TargetVerifyMethod` with an INT8 copy of the output table. Where `largest_only` int64 [1]
+    is 1, only logits that equal the largest of their row are exact; others are smaller."""
+
+    def __init__(self, pair: Pair, use_splitk: bool = False) -> None:
+        super().__init__(pair, use_splitk)
+        self.table_screen = pair.table_screen
+
+    def forward(  # type: ignore[override] # one more input
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        sequences: Tensor,
+        tail: Tensor,
+        moves: Tensor,
+        largest_only: Tensor,
+    ) -> tuple[Tensor, ...]:
+        return super().forward(tokens, positions, sequences, tail, moves)
 
 
 class CopyRowsMethod(Method):
@@ -158,9 +179,13 @@ def verify_spec(pair: Pair, lengths: MethodLengths, use_splitk: bool) -> MethodS
     """Return `target_verify`."""
     batch, draft = lengths.max_batch_size, pair.draft
     lines = draft.lines if batch > 1 and isinstance(draft, SharesRows) else 1
+    module, inputs = TargetVerifyMethod(pair, use_splitk), step_inputs(batch) | moves_input(batch)
+    if pair.table_screen is not None:
+        module = ScreenedVerifyMethod(pair, use_splitk)
+        inputs |= {LARGEST_ONLY: (torch.zeros(1, dtype=torch.int64), {})}
     return MethodSpec(
-        module=TargetVerifyMethod(pair, use_splitk),
-        inputs=step_inputs(batch) | moves_input(batch),
+        module=module,
+        inputs=inputs,
         outputs=target_outputs(ALL_ROWS, pair.draft.tap_layers),
         writes=caches_of(pair, "target"),
         min_rows=1,
@@ -216,6 +241,8 @@ def trace_methods(
     if backend == CUDA:
         for name, program in programs.items():
             few_rows = methods[name].few_rows
+            if LARGEST_ONLY in methods[name].inputs:
+                screen_logits(program)
             read_dense_weights_once(program, multiprocessors(), few_rows=few_rows)
     return programs
 

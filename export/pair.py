@@ -13,8 +13,8 @@ from eagle_aot.targets.images import ImageSupport
 
 
 class Pair(nn.Module):
-    """The modules of an artifact: `target.*`, `draft.*`, and `vision.*` if prompts may contain
-    images."""
+    """The modules of an artifact: `target.*`, `draft.*`, `vision.*` if prompts may contain images,
+    and `table_screen.*` if the output table has an INT8 copy."""
 
     target: TapTarget
     draft: DraftModel
@@ -34,6 +34,7 @@ class Pair(nn.Module):
         self.vision = None if images is None else images.encoder
         self.image_tokens = None if images is None else images.tokens
         self.sees_whole = images is not None and images.bidirectional
+        self.table_screen: nn.Module | None = None
         if images is not None:
             assert isinstance(target, Gemma4Target)
             target.suppress_tokens(images.tokens.never)

@@ -91,7 +91,10 @@ def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExpor
     """
     progress = progress or Progress()
     check_experts(spec)  # before a download where the name says it, and after one
-    checkpoints = resolve_checkpoints(_with_backend(spec, _backend(spec)), progress)
+    backend = _backend(spec)
+    if spec.screen_table and backend != CUDA:
+        raise SettingError("--screen-table: its kernels run on cuda; leave it out here")
+    checkpoints = resolve_checkpoints(_with_backend(spec, backend), progress)
     check_experts(replace(checkpoints.spec, backend=spec.backend))
     image_tokens = _image_tokens(checkpoints)
     max_prefill = spec.max_prefill or max(

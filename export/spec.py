@@ -88,6 +88,9 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
         "Quantize the target's dense linears to INT4.", WEIGHTS)] = None  # fmt: skip
     draft_quant: Annotated[Quant, Option("Quantize the head's linears.", WEIGHTS)] = "none"
     table_quant: Annotated[Quant, Option("Quantize the target's output table.", WEIGHTS)] = "none"
+    screen_table: Annotated[bool, Option(
+        "Keep an INT8 copy of the target's output table as well, for cuda: greedy rounds read it "
+        "and the rows of the table that can win. Same text.", WEIGHTS)] = False  # fmt: skip
     inputs: Annotated[Literal["text", "text,image"], Option(
         "What prompts may contain.", IMAGES)] = "text"  # fmt: skip
     image_tokens: Annotated[tuple[int, ...] | None, Option(

@@ -68,6 +68,7 @@ def load_artifact(
         prompt_share,
         can_copy_rows=COPY_ROWS in manifest.methods,
         has_states=manifest.has_states,
+        screens_table=manifest.screens_table,
         reuse=reuse,
         images=manifest.images,
         check=snapshot.check,

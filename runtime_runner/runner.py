@@ -68,13 +68,15 @@ class Runner:
         *,
         can_copy_rows: bool = False,
         has_states: bool = False,
+        screens_table: bool = False,
         reuse: bool = True,
         images: ImageInputs | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`can_copy_rows` says whether the program has the method `copy_rows`, `images` how its
         prompts contain images, None for text alone. `has_states` says whether the target has
-        recurrent states. `check` raises ArtifactError where files have changed since the artifact
+        recurrent states, `screens_table` whether greedy rounds compute only logits that may be the
+        largest. `check` raises ArtifactError where files have changed since the artifact
         was opened."""
         self.directory = directory
         self.has_states = has_states
@@ -86,6 +88,7 @@ class Runner:
             constants,
             can_copy_rows=can_copy_rows,
             has_states=has_states,
+            screens_table=screens_table,
             images=images,
         )
         self.reader = PromptReader(

@@ -18,6 +18,7 @@ from eagle_aot.export.loading.quantise import has_smaller_table, quantise_draft,
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear, QuantizedExpertLinears
+from eagle_aot.export.prepare.screened_table import screen_table
 from eagle_aot.export.spec import AUTO, CUDA
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import Checkpoint, read_config
@@ -77,6 +78,8 @@ def load_pair(
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
     pair = Pair(target, draft, image_support)
+    if spec.screen_table:
+        screen_table(pair)
     return LoadedPair(pair, checkpoints, reading, linear_formats(pair))
 
 

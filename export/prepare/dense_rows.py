@@ -49,21 +49,25 @@ def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:
     """Insert the operator, the sum of its parts in bfloat16, and that plus the bias of `node`."""
     product = _sum(graph, node, multiprocessors)
     biases = [bias for bias in node.args[2:] if bias is not None]
-    return _call(graph, node, torch.ops.aten.add.Tensor, product, *biases) if biases else product
+    return (
+        insert_call(graph, node, torch.ops.aten.add.Tensor, product, *biases) if biases else product
+    )
 
 
 def _sum(graph: Graph, node: Node, multiprocessors: int) -> Node:
     features, columns = argument_tensor(node.args[1]).shape
     splits = choose_splits(features, columns, multiprocessors)
     operator = torch.ops.eagle_aot.dense_small_m.default
-    parts = _call(graph, node, operator, *node.args[:2], splits)
+    parts = insert_call(graph, node, operator, *node.args[:2], splits)
     if splits == 1:
-        return _call(graph, node, torch.ops.aten.select.int, parts, 0, 0)
-    total = _call(graph, node, torch.ops.aten.sum.dim_IntList, parts, [0])
-    return _call(graph, node, torch.ops.aten.to.dtype, total, torch.bfloat16)
+        return insert_call(graph, node, torch.ops.aten.select.int, parts, 0, 0)
+    total = insert_call(graph, node, torch.ops.aten.sum.dim_IntList, parts, [0])
+    return insert_call(graph, node, torch.ops.aten.to.dtype, total, torch.bfloat16)
 
 
-def _call(graph: Graph, origin: Node, operator: torch._ops.OpOverload, *arguments: object) -> Node:
+def insert_call(
+    graph: Graph, origin: Node, operator: torch._ops.OpOverload, *arguments: object
+) -> Node:
     """Insert a node that calls `operator`, with its fake result and the metadata of `origin`."""
     call = graph.call_function(operator, arguments)  # type: ignore[arg-type]
     values = [argument_tensor(a) if isinstance(a, Node) else a for a in arguments]

@@ -119,6 +119,13 @@ def dense_small_m(node: Node) -> dict[str, Any]:
     }
 
 
+def screened_logits(node: Node) -> dict[str, Any]:
+    """Return sizes and tile of a product with an output table that has an INT8 copy."""
+    features, columns = shape(node, 1)
+    tile = dense_tiling.DENSE_TILES[0]
+    return {"features": features, "columns": columns, "screened_rows": tile.rows}
+
+
 def sdpa(node: Node) -> dict[str, Any]:
     """Return heads and tiling of an attention of few rows."""
     heads, head_dim = shape(node, 0)[2:]
@@ -172,6 +179,7 @@ DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {
     "eagle_aot::int4_experts_few": experts_few,
     "eagle_aot::int4_experts_many": experts_many,
     "eagle_aot::dense_small_m": dense_small_m,
+    "eagle_aot::screened_logits": screened_logits,
     "eagle_aot::sdpa_splitk": sdpa,
     "eagle_aot::sdpa_prompt": sdpa_prompt,
     "eagle_aot::residual_norm": residual_norm,

@@ -1,7 +1,8 @@
 """The bytes that a forward must read, whatever computes it.
 
 Every weight is read once, weights that share storage on the device once together. Of an embedding
-table the looked-up rows are read, of a cache the slots that may be attended, of recurrent states
+table the looked-up rows are read, of an output table the whole, even where a copy in fewer bits
+saves most of it, of a cache the slots that may be attended, of recurrent states
 one for each sequence and the tokens of a tail. Activations and writes are left out: they are small
 next to weights. Of experts those count that the rows take, as many as random rows would: no program
 reports them.
@@ -21,6 +22,7 @@ from eagle_aot.artifact import (
     METHODS,
     MTP_DECODE,
     PEAGLE_DECODE,
+    TABLE_SCREEN,
     TARGET_VERIFY,
     Constants,
     Manifest,
@@ -75,7 +77,7 @@ class BytesToRead:
         has_output_table = any(".lm_head." in weight.fqn for weight in weights)
         read: dict[Hashable, int] = {}
         for weight in weights:
-            if weight.device == "cuda":
+            if weight.device == "cuda" and weight.owner != TABLE_SCREEN:
                 storage, whole = self._storage_of(weight), weight.storage_nbytes
                 part = self._bytes_of(weight, rows, context, sequences, has_output_table)
                 read[storage] = min(whole, read.get(storage, 0) + part)

@@ -135,7 +135,9 @@ class Parts:
                 constants,
                 TARGET_VERIFY,
                 (sequences, rows),
-                no_moves(sequences, constants.tail, executor.device),
+                *runner.target.inputs_after(
+                    no_moves(sequences, constants.tail, executor.device), largest_only=True
+                ),
             )
             for sequences, rows in spec.verified_shapes(constants.max_step_rows)
         ]

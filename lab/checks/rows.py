@@ -3,7 +3,7 @@
 A row's logits and features must be those that it has alone (T = 1, the first sequence, its path in
 the slots of its positions) wherever it is computed: among others, in a wider bucket, in the caches
 of another sequence, in a batch, as a node of a tree whose path lies in scattered slots, and after a
-path that was moved.
+path that was moved. Its largest logit must be that where no other one is read.
 """
 
 import random
@@ -50,6 +50,7 @@ class RowCheck:
     def all(self) -> Iterator[RowComparison]:
         """Yield a comparison for every situation that fits the artifact's limits."""
         yield from (self._among(rows) for rows in (2, 4, 5, 8, 16, 33, 64) if rows <= self.rows)
+        yield from (self._largest(rows) for rows in (1, 2, 5, 8) if rows <= self.rows)
         yield self._padded()
         last = self.runner.constants.max_batch_size - 1
         powers = (1 << bit for bit in range(last.bit_length()))
@@ -61,6 +62,13 @@ class RowCheck:
 
     def _among(self, rows: int) -> RowComparison:
         return self._compared(f"among {rows}", self._verify(self._chain(rows)), range(rows))
+
+    def _largest(self, rows: int) -> RowComparison:
+        """Compare the largest logits of rows where no other one is read."""
+        forward = self._verify(self._chain(rows), largest_only=True)
+        pairs = zip(forward.logits[0], self._alone.logits[0], strict=False)
+        same = [torch.equal(largest(found), largest(alone)) for found, alone in pairs]
+        return RowComparison(f"largest of {rows}", rows, same.count(False))
 
     def _padded(self) -> RowComparison:
         """Compare rows of a bucket whose other half is padding."""
@@ -154,9 +162,9 @@ class RowCheck:
             forwards.append(self._verify(step_rows))
         return Forward(*(torch.cat(outputs, dim=1) for outputs in zip(*forwards, strict=True)))
 
-    def _verify(self, step: StepRows) -> Forward:
+    def _verify(self, step: StepRows, *, largest_only: bool = False) -> Forward:
         moves = no_moves(step.tokens.shape[0], self.runner.constants.tail, self._device)
-        return self.runner.target.verify(step, moves)
+        return self.runner.target.verify(step, moves, largest_only=largest_only)
 
     def _fill(self, sequence: int, length: int) -> None:
         self.runner.reserve(sequence, length)
@@ -170,6 +178,11 @@ class RowCheck:
 
     def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def largest(logits: Tensor) -> Tensor:
+    """Return logits [V] with zero in place of all but the largest."""
+    return torch.where(logits == logits.amax(), logits, 0.0)
 
 
 def check_rows(runner: Runner, contexts: Sequence[int]) -> list[tuple[int, RowComparison]]:

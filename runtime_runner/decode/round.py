@@ -198,9 +198,11 @@ class Round:
 
     def verify(self, drafted: Drafted) -> Forward:
         """Run the target's forward."""
+        largest_only = self.batch.sampler.reads_largest_only
         if (shared := drafted.shared) is not None:
-            return shared.unpacked(self.target.verify(shared.by_line, shared.moves))
-        return self.target.verify(drafted.rows, self.batch.moves)
+            forward = self.target.verify(shared.by_line, shared.moves, largest_only=largest_only)
+            return shared.unpacked(forward)
+        return self.target.verify(drafted.rows, self.batch.moves, largest_only=largest_only)
 
     def fill_masks(self, followed: Sequence[Followed]) -> None:
         """Write which tokens may follow the rows, while the target runs."""

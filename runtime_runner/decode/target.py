@@ -86,9 +86,10 @@ class Target(Protocol):
         `embeds` replaces the tokens of images. The logits are the last row's, or all rows'.
         """
 
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+    def verify(self, step: StepRows, moves: Tensor, *, largest_only: bool = False) -> Forward:
         """Run a step. Before it the tokens of the D slots `moves` int64 [B, D] are copied to the
-        slots of the positions before the step; -1 copies nothing."""
+        slots of the positions before the step; -1 copies nothing. With `largest_only`, logits that
+        are not the largest of their row may be others, but smaller."""
 
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
         """Copy the first `count` rows of `source` to `sequence`, both int64 [1], in the caches of
@@ -107,7 +108,7 @@ class TargetMethods:
 
     With `can_copy_rows` it has `copy_rows`, and it takes images in prompts if `images` is not None.
     With `has_states` layers have recurrent states: a step names what they lack of a text by its
-    tail, so a text's rows run as many at a time.
+    tail, so a text's rows run as many at a time. With `screens_table` a step takes `largest_only`.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class TargetMethods:
         *,
         can_copy_rows: bool = False,
         has_states: bool = False,
+        screens_table: bool = False,
         images: ImageInputs | None = None,
     ) -> None:
         self._executor = executor
@@ -124,6 +126,7 @@ class TargetMethods:
         self.tail_length = constants.tail
         self.max_rows = constants.tail if has_states else constants.max_rows
         self.can_copy_rows, self.has_states = can_copy_rows, has_states
+        self._flags = [torch.tensor([n], device=executor.device) for n in range(2 * screens_table)]
         self._embedder = None if images is None else ImageEmbedder(executor, images)
         self.suppressed_ids: Tensor | None = None
         if images is not None:
@@ -179,8 +182,13 @@ class TargetMethods:
         logits, features = self._run(PREFILL, tokens, input_pos, sequence, *embeds)
         return Forward(logits, features[:, : len(chunk)])
 
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
-        return self._run(TARGET_VERIFY, *step.inputs, moves)
+    def verify(self, step: StepRows, moves: Tensor, *, largest_only: bool = False) -> Forward:
+        more = self.inputs_after(moves, largest_only=largest_only)
+        return self._run(TARGET_VERIFY, *step.inputs, *more)
+
+    def inputs_after(self, moves: Tensor, *, largest_only: bool) -> tuple[Tensor, ...]:
+        """Return what `target_verify` takes after a step: `moves` int64 [B, D], and any flag."""
+        return (moves, *self._flags[largest_only : largest_only + 1])
 
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
         for positions in torch.arange(count).split(self._constants.max_prefill_chunk):

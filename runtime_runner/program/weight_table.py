@@ -46,7 +46,7 @@ class Weight:
 
     @property
     def owner(self) -> str:
-        """Return which model the weight belongs to: `target` or `draft`."""
+        """Return what the weight belongs to: `target`, `draft`, `vision` or `TABLE_SCREEN`."""
         return self.fqn.partition(".")[0]
 
 

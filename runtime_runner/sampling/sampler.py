@@ -72,6 +72,11 @@ class Sampler:
         """Whether the host decides which tokens an active request may have, by `masks`."""
         return bool(self.masks)
 
+    @property
+    def reads_largest_only(self) -> bool:
+        """Whether the largest of a row's logits is all that active requests need."""
+        return self.mode == SamplingMode.GREEDY and not (self.wants_logprobs or self.is_constrained)
+
     def begin(
         self,
         sequence: int,

@@ -51,6 +51,15 @@ def dense_few_rows(kernel: ModuleType) -> None:
     kernel.launch(empty(1, 64, 5376), empty(32000, 5376), 1)
 
 
+def screened_table(kernel: ModuleType) -> None:
+    copy = kernel.ScreenCopy(
+        empty(32000, 5376, dtype=torch.int8),
+        empty(32000, 42),
+        *(empty(32000, dtype=torch.float32) for _ in range(2)),
+    )
+    kernel.launch(empty(1, 8, 5376), empty(32000, 5376), copy, empty(1, dtype=torch.int64))
+
+
 def wide_rows_attention(kernel: ModuleType) -> None:
     """Launch it for the full layers of Gemma 4 31B."""
     rows_attention(kernel, 32, 4, 512)
@@ -183,6 +192,7 @@ KERNELS: dict[Launch, str] = {
     int4_few_rows: "int4_gemm.small_m",
     int4_many_rows: "int4_gemm.large_m",
     dense_few_rows: "dense_gemm.kernel",
+    screened_table: "screened_table.kernel",
     rows_attention: "sdpa_splitk.kernel",
     prompt_attention: "sdpa_prompt.kernel",
     norm_rope_store: "norm_rope_store.kernel",
@@ -220,7 +230,9 @@ CASES: list[Any] = [
     for gpu in OTHERS
 ]
 CASES += [
-    (launch, name, H100) for launch, name in KERNELS.items() if "experts" in name or "delta" in name
+    (launch, name, H100)
+    for launch, name in KERNELS.items()
+    if any(part in name for part in ("experts", "delta", "screened"))
 ]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
 # These use no tensor cores and little shared memory, and take seconds to compile.

@@ -17,6 +17,7 @@ from torch._inductor.codegen.wrapper import (  # noqa: E402
 
 KERNELS = {
     "dense_gemm.kernel": "dense_small_m_kernel",
+    "screened_table.kernel": "screen_kernel",
     "int4_gemm.small_m": "int4_small_m_kernel",
     "int4_gemm.large_m": "int4_large_m_kernel",
     "sdpa_splitk.kernel": "sdpa_splitk_kernel",

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, STEP
+from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, STEP, DenseTile
 from eagle_aot.triton_kernels.row_tiling import tile_counts
 
 WARPS = 4
@@ -67,25 +67,30 @@ def launch(x: Tensor, weight: Tensor, splits: int) -> Tensor:
     There is one call per tile size that may be needed. Neither Triton nor torch's compiled code
     launches an empty grid.
     """
-    features, columns = weight.shape
     x = x.contiguous()
-    rows = math.prod(x.shape[:-1])
     dtype = x.dtype if splits == 1 else torch.float32
-    out = x.new_empty((splits, *x.shape[:-1], features), dtype=dtype)
-    part = triton.cdiv(triton.cdiv(columns, STEP), splits) * STEP
-    for tile, count in tile_counts(rows, DENSE_TILES):
-        wrap_triton(dense_small_m_kernel)[(count, splits, triton.cdiv(features, tile.features))](
-            x,
-            weight,
-            out,
-            rows,
-            N=features,
-            K=columns,
-            PART=part,
-            ROWS=tile.rows,
-            FEATURES=tile.features,
-            COLUMNS=tile.columns,
-            STAGES=tile.stages,
-            num_warps=WARPS,
-        )
+    out = x.new_empty((splits, *x.shape[:-1], weight.shape[0]), dtype=dtype)
+    for tile, count in tile_counts(math.prod(x.shape[:-1]), DENSE_TILES):
+        launch_tile(x, weight, out, splits, tile, count)
     return out
+
+
+def launch_tile(
+    x: Tensor, weight: Tensor, out: Tensor, splits: int, tile: DenseTile, count: int
+) -> None:
+    """Write out [splits, ..., N], all rows of x [..., K], by `count` tiles of this size."""
+    features, columns = weight.shape
+    wrap_triton(dense_small_m_kernel)[(count, splits, triton.cdiv(features, tile.features))](
+        x,
+        weight,
+        out,
+        math.prod(x.shape[:-1]),
+        N=features,
+        K=columns,
+        PART=triton.cdiv(triton.cdiv(columns, STEP), splits) * STEP,
+        ROWS=tile.rows,
+        FEATURES=tile.features,
+        COLUMNS=tile.columns,
+        STAGES=tile.stages,
+        num_warps=WARPS,
+    )

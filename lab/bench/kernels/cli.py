@@ -138,8 +138,9 @@ def measure(
     clock, executor, constants = CudaClock(), runner.executor, runner.constants
     with progress.stage("record"):
         still = no_moves(1, constants.tail, executor.device)
+        more = runner.target.inputs_after(still, largest_only=True)
         forwards = [
-            RepeatedForward(executor, constants, TARGET_VERIFY, (1, count), still) for count in rows
+            RepeatedForward(executor, constants, TARGET_VERIFY, (1, count), *more) for count in rows
         ]
     points = list(itertools.product(contexts, forwards))
     with progress.stage("time"):

@@ -141,6 +141,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return any(name.endswith(STATE) for name in self.caches)
 
     @property
+    def screens_table(self) -> bool:
+        """Whether `target_verify` takes an input that says whether only largest logits are read."""
+        return self.options.get("screen_table") is True
+
+    @property
     def max_batch_size(self) -> int:
         """How many sequences the caches hold."""
         return self._number("max_batch_size")

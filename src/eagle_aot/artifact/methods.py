@@ -13,6 +13,8 @@ DRAFT_DECODE = "draft_decode"
 TARGET_METHODS = (PREFILL, TARGET_VERIFY)
 METHODS = (*TARGET_METHODS, DRAFT_DECODE)
 """The methods of a program with an EAGLE-3 head or an MTP layer."""
+TABLE_SCREEN = "table_screen"
+"""The owner of an output table's INT8 copy, in the names of its tensors."""
 MTP_DECODE = "mtp_decode"
 PEAGLE_DECODE = "peagle_decode"
 MASK = -1

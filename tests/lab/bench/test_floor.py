@@ -145,6 +145,13 @@ def test_an_embedding_that_is_the_output_table_too_is_read_whole() -> None:
     assert read.forward(TARGET_VERIFY, 1, 0) == VOCAB * HIDDEN * 2
 
 
+def test_a_copy_of_an_output_table_does_not_count() -> None:
+    """The floor is that of the same program without it."""
+    table = weight("target.lm_head.weight", VOCAB, HIDDEN)
+    copy = weight("table_screen.values", VOCAB, HIDDEN, dtype=torch.int8)
+    assert bytes_of(table, copy).forward(TARGET_VERIFY, 1, 0) == VOCAB * HIDDEN * 2
+
+
 @pytest.mark.parametrize("part", ["weight", "codes"])
 def test_the_draft_head_looks_up_the_targets_embedding(part: str) -> None:
     """The method's name holds the target's name and nothing else."""

@@ -31,9 +31,9 @@ def test_round_verifies_no_image_placeholder(
     target, seen = image_runner.target, list[Tensor]()
     verify = target.verify
 
-    def watched(step: StepRows, moves: Tensor) -> Forward:
+    def watched(step: StepRows, moves: Tensor, *, largest_only: bool) -> Forward:
         seen.append(step.tokens)
-        return verify(step, moves)
+        return verify(step, moves, largest_only=largest_only)
 
     monkeypatch.setattr(target, "verify", watched)
     running = BatchState([0], 16, "cpu")

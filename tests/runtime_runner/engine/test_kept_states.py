@@ -40,7 +40,7 @@ class ToyStates(ToyTarget):
         if not chunk.few_rows:
             self._take(sequence, chunk.stop)
 
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+    def verify(self, step: StepRows, moves: Tensor, *, largest_only: bool = False) -> Forward:
         found = super().verify(step, moves)
         for index, sequence in enumerate(step.sequences.tolist()):
             if (first := int(step.positions[index, 0])) >= 0:

@@ -102,7 +102,7 @@ def ordered_dot(
     for k in range(0, left.shape[1], MMA_COLUMNS):
         columns = slice(k, k + MMA_COLUMNS)
         total = total + np.einsum("mk,kn->mn", left[:, columns], right[columns])
-    return interpreter.TensorHandle(total, d.dtype.scalar)
+    return interpreter.TensorHandle(total.astype(d.data.dtype), d.dtype.scalar)
 
 
 def float32(handle: interpreter.TensorHandle) -> np.ndarray:

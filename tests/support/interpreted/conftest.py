@@ -9,7 +9,8 @@ import torch
 LAUNCHERS = (
     "choose_experts.kernel", "copy_rows.kernel", "dense_gemm.kernel", "int4_experts.few_rows",
     "int4_experts.many_rows", "int4_experts.order", "int4_gemm.large_m", "int4_gemm.small_m",
-    "norm_rope_store.kernel", "residual_norm.kernel", "sdpa_prompt.kernel", "sdpa_splitk.kernel",
+    "norm_rope_store.kernel", "residual_norm.kernel", "screened_table.kernel",
+    "sdpa_prompt.kernel", "sdpa_splitk.kernel",
 )  # fmt: skip
 """Modules that wrap their kernels for torch, which wraps only compiled kernels since torch 2.11."""
 

@@ -49,7 +49,7 @@ class ObservedTarget(ToyTarget):
             raise self.error
         self.rows += len(chunk)
 
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+    def verify(self, step: StepRows, moves: Tensor, *, largest_only: bool = False) -> Forward:
         is_window = step.tokens.shape[1] > TAIL
         if len(step.sequences) > self.most_sequences:
             raise self.error

@@ -91,7 +91,7 @@ class ToyTarget:
     def after_chunk(self, sequence: int, chunk: Chunk) -> None:
         """Called after a prompt's chunk has run."""
 
-    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+    def verify(self, step: StepRows, moves: Tensor, *, largest_only: bool = False) -> Forward:
         self.forwards += 1
         following, all_positions = [], []
         for b, sequence in enumerate(step.sequences.tolist()):
