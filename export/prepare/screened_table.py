@@ -4,7 +4,7 @@ may be, so that greedy rounds of few rows read half of the table's bytes."""
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 import eagle_aot.triton_kernels.screened_table.op  # noqa: F401 - the operator
 from eagle_aot.artifact import TABLE_SCREEN
@@ -65,7 +65,7 @@ def screen_logits(program: ExportedProgram) -> None:
         names.get(node.name, node.name): node for node in graph.find_nodes(op="placeholder")
     }
     copy = [placeholders[f"{TABLE_SCREEN}.{name}"] for name in ScreenCopy.__slots__]
-    product = _table_product(program, argument_tensor(copy[0]).shape[0])
+    product = _table_product(graph, features=len(argument_tensor(copy[0])))
     with graph.inserting_before(product):
         operator = torch.ops.eagle_aot.screened_logits.default
         arguments = *product.args, *copy, placeholders[LARGEST_ONLY]
@@ -75,8 +75,9 @@ def screen_logits(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def _table_product(program: ExportedProgram, features: int) -> Node:
-    """Return the linear with the output table: the last one, of so many features."""
-    *_, last = program.graph.find_nodes(op="call_function", target=LINEAR)
-    assert argument_tensor(last.args[1]).shape[0] == features, last
+def _table_product(graph: Graph, features: int) -> Node:
+    """Return the last linear with so many features: a drafter's that follow have fewer. The table
+    may have another name than the target's, if a drafter shares it."""
+    linears = graph.find_nodes(op="call_function", target=LINEAR)
+    *_, last = (node for node in linears if len(argument_tensor(node.args[1])) == features)
     return last

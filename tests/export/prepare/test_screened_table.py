@@ -30,12 +30,13 @@ SCREENED = torch.ops.eagle_aot.screened_logits.default
 LENGTHS = method_lengths(128, 256, 64, 2)
 
 
-def loaded(**options: Any) -> Pair:
-    return load(short_dummy(drafter="ngram", **options), torch.bfloat16, 256, 2).pair
+def loaded(drafter: str = "ngram", **options: Any) -> Pair:
+    return load(short_dummy(drafter=drafter, **options), torch.bfloat16, 256, 2).pair
 
 
-def test_one_operator_multiplies_with_the_table_and_its_copy() -> None:
-    pair = loaded(screen_table=True)
+@pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
+def test_one_operator_multiplies_with_the_table_and_its_copy(drafter: str) -> None:
+    pair = loaded(drafter, screen_table=True)
     screen, table = pair.table_screen, pair.target.lm_head_weight
     assert isinstance(screen, TableScreen)
     expected = screen_copy(table)
