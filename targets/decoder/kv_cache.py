@@ -22,7 +22,7 @@ class KVCache(nn.Module):
     With a `dtype` of int8 they hold entries of `triton_kernels.kv_int8`, which are wider. Each
     sequence has `slots` slots; the last `PADDING_SLOTS` of them are for padding rows. `window` is
     the sliding window and `ring` the number of slots that a ring reuses; both are 0 for a flat
-    cache. `by_token` is that of `CacheSpec`.
+    cache. `by_token` is that of the spec, and false where a sequence has too many elements for it.
     """
 
     k: Tensor
@@ -30,16 +30,19 @@ class KVCache(nn.Module):
     buffer_names = ("k", "v")
     window = 0
     ring = 0
-    by_token = False
 
-    def __init__(
-        self, kv_heads: int, slots: int, head_dim: int, dtype: torch.dtype, sequences: int
-    ) -> None:
+    def __init__(self, kv_heads: int, slots: int, head_dim: int, spec: "CacheSpec") -> None:
         super().__init__()
-        self.slots, self.sequences = slots, sequences
-        entry = entry_length(head_dim, dtype)
-        for name in ("k", "v"):
-            buffer = torch.zeros(kv_heads, sequences * slots, entry, dtype=dtype)
+        self.slots, self.sequences = slots, spec.sequences
+        entry = entry_length(head_dim, spec.dtype)
+        # Kernels count the elements of a sequence in 32 bits.
+        self.by_token = spec.by_token and slots * kv_heads * entry < 2**31
+        rows, columns = kv_heads, spec.sequences * slots
+        if self.by_token:
+            rows, columns = columns, rows
+        for name in self.buffer_names:
+            buffer = torch.zeros(rows, columns, entry, dtype=spec.dtype)
+            buffer = buffer.transpose(0, 1) if self.by_token else buffer
             self.register_buffer(name, buffer, persistent=False)
 
     def physical(self, slots: Tensor) -> Tensor:
@@ -79,10 +82,8 @@ class FlatKVCache(KVCache):
     A row sees every position up to its own.
     """
 
-    def __init__(
-        self, kv_heads: int, max_seq_len: int, head_dim: int, dtype: torch.dtype, sequences: int = 1
-    ) -> None:
-        super().__init__(kv_heads, flat_slots(max_seq_len), head_dim, dtype, sequences)
+    def __init__(self, kv_heads: int, head_dim: int, spec: "CacheSpec") -> None:
+        super().__init__(kv_heads, flat_slots(spec.max_seq_len), head_dim, spec)
 
     def physical(self, slots: Tensor) -> Tensor:
         return slots
@@ -102,17 +103,9 @@ class RingKVCache(KVCache):
     which is at least `chunk`, or a window where that is 0.
     """
 
-    def __init__(
-        self,
-        kv_heads: int,
-        window: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        sequences: int = 1,
-        chunk: int = 0,
-    ) -> None:
-        ring = ring_slots(window, chunk)
-        super().__init__(kv_heads, ring + PADDING_SLOTS, head_dim, dtype, sequences)
+    def __init__(self, kv_heads: int, window: int, head_dim: int, spec: "CacheSpec") -> None:
+        ring = ring_slots(window, spec.chunk)
+        super().__init__(kv_heads, ring + PADDING_SLOTS, head_dim, spec)
         self.window, self.ring = window, ring
 
     def physical(self, slots: Tensor) -> Tensor:
@@ -170,17 +163,9 @@ class CacheSpec:
         return cache
 
     def _make(self, kv_heads: int, head_dim: int, window: int) -> KVCache:
-        cache: KVCache
         if window:
-            cache = RingKVCache(kv_heads, window, head_dim, self.dtype, self.sequences, self.chunk)
-        else:
-            cache = FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
-        # Kernels count the elements of a sequence in 32 bits.
-        if self.by_token and cache.slots * cache.k.shape[0] * cache.k.shape[-1] < 2**31:
-            cache.by_token = True
-            for name, buffer in cache.named_buffers():
-                setattr(cache, name, buffer.transpose(0, 1).contiguous().transpose(0, 1))
-        return cache
+            return RingKVCache(kv_heads, window, head_dim, self)
+        return FlatKVCache(kv_heads, head_dim, self)
 
 
 def leave_untouched(cache: KVCache | RecurrentCache) -> None:

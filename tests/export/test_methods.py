@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.method_spec import caches_of
 from eagle_aot.export.methods import matvec_max_m_raised, method_specs, trace_methods
-from eagle_aot.targets.decoder.kv_cache import FlatKVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.triton_kernels.int4_gemm import api
 from support.pairs import dummy, head_of, load
@@ -101,6 +101,7 @@ def test_a_pairs_methods_take_steps_and_write_their_owners_caches() -> None:
 
 
 def test_a_cache_has_the_name_that_a_compiler_knows_it_by() -> None:
-    pair = nn.ModuleDict({"draft": nn.ModuleDict({"memory": FlatKVCache(1, 8, 4, torch.float32)})})
+    memory = CacheSpec(8, torch.float32).cache(1, 4)
+    pair = nn.ModuleDict({"draft": nn.ModuleDict({"memory": memory})})
     with pytest.raises(AssertionError, match=r"draft\.memory"):
         caches_of(pair, "draft")

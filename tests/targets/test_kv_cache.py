@@ -9,7 +9,7 @@ from torch import Tensor
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.attention import MASKED
 from eagle_aot.targets.decoder.cache_views import StepView, copy_rows
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import (
     MAX_ROWS,
@@ -164,8 +164,8 @@ def test_a_ring_takes_a_full_ring_when_empty_and_a_longest_chunk_after_context(w
 
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_each_sequence_has_its_own_slots_with_padding_slots_last(sequences: int) -> None:
-    flat = FlatKVCache(2, 40, 8, torch.float32, sequences)
-    ring = RingKVCache(2, 8, 8, torch.float32, sequences)
+    spec = CacheSpec(40, torch.float32, sequences)
+    flat, ring = spec.cache(2, 8), spec.cache(2, 8, window=8)
     assert flat.k.shape == flat.v.shape == (2, sequences * flat_slots(40), 8)
     assert ring.k.shape == ring.v.shape == (2, sequences * (ring_slots(8) + 8), 8)
     for cache, last in ((flat, 39 + SCRATCH_SLOTS), (ring, 500)):
@@ -174,12 +174,9 @@ def test_each_sequence_has_its_own_slots_with_padding_slots_last(sequences: int)
 
 
 def test_masks_are_finite_and_limit_a_tail_to_the_window() -> None:
-    step = chain_step(torch.tensor([1, 30]))
-    for cache, seen in (
-        (RingKVCache(1, 4, 8, torch.float32), [2, 4]),
-        (FlatKVCache(1, 64, 8, torch.float32), [2, TAIL]),
-    ):
-        view = StepView(step, cache)
+    step, spec = chain_step(torch.tensor([1, 30])), CacheSpec(64, torch.float32)
+    for window, seen in ((4, [2, 4]), (0, [2, TAIL])):
+        view = StepView(step, spec.cache(1, 8, window))
         assert set(view.mask.unique().tolist()) <= {0.0, MASKED}
         assert (view.tail_mask[:, 0] == 0).sum(-1).tolist() == seen
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from eagle_aot.export.drafters.dflash.model import BlockView, DFlashDraft
 from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import Step, chain_step, chain_tail
 from support.golden_cases import golden_case
 from support.heads.dflash import SlowHead, as_speculators, copied_head, dflash_pair
@@ -109,8 +109,7 @@ def test_a_row_of_a_block_attends_to_its_window_and_its_block(
     of padding."""
     torch.manual_seed(0)
     heads, kv_heads, dim, before, rows = 4, 2, 16, 150, 6
-    args = (dim, torch.bfloat16, 2)
-    cache: KVCache = RingKVCache(kv_heads, window, *args) if window else FlatKVCache(2, 256, *args)
+    cache = CacheSpec(256, torch.bfloat16, sequences=2).cache(kv_heads, dim, window)
     for buffer in (cache.k, cache.v):
         buffer.normal_()
     places = torch.arange(before, before + rows)
