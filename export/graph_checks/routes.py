@@ -84,20 +84,14 @@ def _readers(cache: Node) -> Iterator[str]:
     """Yield the operators that take the cache, a view of it, or what a write into it returns."""
     for user in cache.users:
         name = operator_name(user)
-        if _is_write(user, cache) or name in VIEWS:
+        is_moved = name == TAKES and all(_written(write, cache) is user for write in user.users)
+        if name in VIEWS or _written(user, cache) is not None:
             yield from _readers(user)
-        elif name != STORE and not _is_moved_within(user, cache):
+        elif name != STORE and not is_moved:
             yield str(name or user.target)
 
 
-def _is_moved_within(user: Node, cache: Node) -> bool:
-    """Return whether the node takes entries of the cache that are only written back into it."""
-    return operator_name(user) == TAKES and all(
-        _is_write(write, cache) and write.args[WRITES[str(operator_name(write))]] is user
-        for write in user.users
-    )
-
-
-def _is_write(user: Node, cache: Node) -> bool:
-    """Return whether the node writes into the cache."""
-    return operator_name(user) in WRITES and user.args[0] is cache
+def _written(user: Node, cache: Node) -> object:
+    """Return what the node writes into the cache, None if it does not write into it."""
+    argument = WRITES.get(operator_name(user) or "")
+    return None if argument is None or user.args[0] is not cache else user.args[argument]
