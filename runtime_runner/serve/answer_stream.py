@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.frontend.generation import Callbacks, Result
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.metrics import Metrics
-from eagle_aot.runtime_runner.serve.worker import Draining, Outbox, RequestOutcome
+from eagle_aot.runtime_runner.serve.worker import Outbox, RequestOutcome
 
 INTERNAL_ERROR = "internal error: the server's log says more"
 """What clients read of a bug: its own text may be of anything."""
@@ -52,7 +52,7 @@ class AnswerStream:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[tuple[int, StreamItem]] = asyncio.Queue()
         late = TimeoutError(f"not done within {seconds:g} s: request fewer tokens")
-        self._timer = self._loop.call_later(seconds, self._queue.put_nowait, (0, late))
+        self._timer = self._loop.call_later(seconds, self.end, late)
         self.count = self._remaining = count
         self.cancel: Callable[[], object] = lambda: None
         """Ends the answers that have not ended."""
@@ -61,6 +61,10 @@ class AnswerStream:
         """Cancel the answers that have not ended. The stream must not be read afterwards."""
         self._timer.cancel()
         self.cancel()
+
+    def end(self, error: Exception) -> None:
+        """Let the stream raise an error next. Call it in the event loop."""
+        self._queue.put_nowait((0, error))
 
     def put(self, index: int, item: StreamItem) -> None:
         """Add the next item of an answer. May be called in any thread, always the same one for an
@@ -82,15 +86,12 @@ class AnswerStream:
 
     async def parts(self) -> AsyncIterator[AnswerPart]:
         """Yield parts up to the end of the last answer. Raises RequestFailed where the engine
-        cannot finish one, Draining where the server ends, TimeoutError, and exceptions that were
-        put."""
+        cannot finish one, TimeoutError, and exceptions that were put."""
         while self._remaining:
             index, item = await self._queue.get()
             if isinstance(item, Exception):
                 raise item
             if isinstance(item, Failed):
-                if isinstance(item.cause, Draining):
-                    raise item.cause
                 raise RequestFailed(item.error if item.is_expected else INTERNAL_ERROR)
             self._remaining -= isinstance(item, Result)
             yield index, item

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakSet
 
 from eagle_aot.artifact import MANIFEST, PREFILL, Manifest
 from eagle_aot.artifact.files import file_record
@@ -24,7 +25,7 @@ from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, StreamWri
 from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from eagle_aot.runtime_runner.serve.tool_calls.chat_format import ChatFormat
-from eagle_aot.runtime_runner.serve.worker import Submission, Worker
+from eagle_aot.runtime_runner.serve.worker import Draining, Submission, Worker
 
 LEAST_STEP_SECONDS = 60.0
 """A step of the engine may take this long, or as long as a request: no request outlasts it."""
@@ -148,6 +149,15 @@ def default_max_body(manifest: Manifest) -> int:
     return BODY_BYTES + BODY_BYTES_PER_TOKEN * manifest.max_seq_len + images
 
 
+class Streams(WeakSet[AnswerStream]):
+    """Streams that an event loop reads, of requests to one service."""
+
+    def end(self) -> None:
+        """End them because the server ends."""
+        for stream in self:
+            stream.end(Draining("shutting down: the request was ended"))
+
+
 class LocalService:
     """Answers requests with the engine of this process."""
 
@@ -156,6 +166,7 @@ class LocalService:
         max_step_seconds = max(spec.request_timeout, LEAST_STEP_SECONDS)
         self.worker = Worker(runner.engine, spec.max_waiting, max_step_seconds)
         self.metrics = Metrics(self.worker, EngineTimeCollector(self.worker))
+        self.streams = Streams()
         self._runner = runner
         self._forms = asyncio.Semaphore(background_threads())
 
@@ -170,6 +181,7 @@ class LocalService:
     async def submit(self, request: AnswerRequest) -> AnswerStream:
         seconds = self.model.spec.request_timeout
         stream = AnswerStream(len(request.prompts), seconds, self.metrics, self.worker.outbox)
+        self.streams.add(stream)
         try:
             if any(parameters.structure for _, parameters in request.prompts):
                 async with self._forms:

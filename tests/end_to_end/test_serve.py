@@ -322,8 +322,10 @@ def test_many_clients_get_the_texts_of_single_requests(
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_running_answers_with_an_error(tiny_artifact: Path) -> None:
-    with served(tiny_artifact, "--no-warm-up") as server, ThreadPoolExecutor(1) as pool:
+@pytest.mark.parametrize("replicas", [0, 2])
+def test_a_second_signal_ends_running_answers(tiny_artifact: Path, replicas: int) -> None:
+    options = ("--replicas", str(replicas)) if replicas else ("--no-warm-up",)
+    with served(tiny_artifact, *options) as server, ThreadPoolExecutor(1) as pool:
         limits = {"max_tokens": 900, "ignore_eos": True}
         body = {"model": server.model, "prompt": QUESTION, **limits}
         with server.http.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:

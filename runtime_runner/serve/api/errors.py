@@ -71,6 +71,14 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, INTERNAL_ERROR, "internal_error")
 
 
+def stream_error(error: Exception) -> ApiError:
+    """Return the error that ends a stream. The log has the traceback of a failure of the server."""
+    ending = api_error(error)
+    if ending.status == 500:
+        log.error("a stream failed", exc_info=error)
+    return ending
+
+
 def error_body(error: ApiError) -> dict[str, Any]:
     """Return an `ErrorResponse` as JSON."""
     kinds = {401: "authentication_error", 429: "rate_limit_error"}

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -11,12 +10,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerPart, AnswerStream
-from eagle_aot.runtime_runner.serve.api.errors import api_error, error_body
+from eagle_aot.runtime_runner.serve.api.errors import error_body, stream_error
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
 from eagle_aot.runtime_runner.serve.api.responses import ResponseBuilder
-from eagle_aot.runtime_runner.serve.worker import Draining
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 EventsOf = Callable[[AnswerStream, AnswerPart, AsyncIterator[AnswerPart]], AsyncIterator[bytes]]
 """A function that makes events of a stream, its first part and the others."""
@@ -87,11 +84,8 @@ async def events(
         if request.include_usage:
             yield event(builder.usage_chunk([results[index] for index in sorted(results)]))
         yield b"data: [DONE]\n\n"
-    except Draining as error:
-        yield event(error_body(api_error(error)))
     except Exception as error:
-        log.exception("a stream failed")
-        yield event(error_body(api_error(error)))
+        yield event(error_body(stream_error(error)))
     finally:
         stream.close()
 

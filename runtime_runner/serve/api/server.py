@@ -19,7 +19,6 @@ from eagle_aot.runtime_runner.serve.api.connections import (
 )
 from eagle_aot.runtime_runner.serve.service import LocalService
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
-from eagle_aot.runtime_runner.serve.worker import Draining
 
 log = logging.getLogger(__name__)
 BACKLOG = 1024
@@ -63,9 +62,8 @@ class Server(uvicorn.Server):
             worker.end_all(EagleError("the server has failed"))
             return True
         if self._ends_requests:
-            worker.close()  # no step runs any more
-            worker.end_all(Draining("shutting down: the request was ended"))
-        if worker.draining and not worker.pending:
+            self._service.streams.end()
+        if self._ends_requests or (worker.draining and not worker.pending):
             return True
         return await super().on_tick(counter)
 

@@ -35,7 +35,7 @@ from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.on_ray import secure_replica
 from eagle_aot.runtime_runner.serve.on_ray.batch import gpus_of
-from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, ServedModel
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, ServedModel, Streams
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from eagle_aot.runtime_runner.serve.worker import check_capacity
 
@@ -109,9 +109,11 @@ class Front:
     def __serve_build_asgi_app__(self) -> FastAPI:
         return make_app(self._service)
 
-    async def drain(self) -> int:
-        """Accept no more requests. Returns how many have not ended."""
+    async def drain(self, ends: bool) -> int:
+        """Accept no more requests, and end those that run if `ends`. Returns how many run."""
         self._service.draining = True
+        if ends:
+            self._service.streams.end()
         return self._service.pending
 
 
@@ -120,7 +122,7 @@ class ReplicatedService:
 
     def __init__(self, settings: ReplicaSettings, handle: DeploymentHandle[Replica]) -> None:
         self.model = ServedModel(settings.spec.artifact, settings.spec, settings.keys)
-        self.metrics = Metrics(self)
+        self.metrics, self.streams = Metrics(self), Streams()
         self.slots = settings.slots * (settings.spec.replicas or 1)
         self.draining = False
         self.failure = None
@@ -143,6 +145,7 @@ class ReplicatedService:
         count = len(request.prompts)
         check_capacity(count, self.pending, self._limit, self.draining)
         stream = AnswerStream(count, self.model.spec.request_timeout, self.metrics)
+        self.streams.add(stream)
         tasks = [
             asyncio.create_task(
                 self._answer(stream, index, replace(request, prompts=[prompt])),
@@ -242,7 +245,7 @@ def serve_replicas(spec: ServeSpec, keys: Sequence[str]) -> None:
     log.info("serving at http://%s:%d with %d replicas", spec.host, spec.port, spec.replicas)
     while not signals:
         time.sleep(POLL)
-    while len(signals) < 2 and handle.drain.remote().result():
+    while handle.drain.remote(len(signals) > 1).result():
         time.sleep(POLL)
     serve.shutdown()
     ray.shutdown()

@@ -24,12 +24,11 @@ from eagle_aot.runtime_runner.serve.answer_stream import (
 )
 from eagle_aot.runtime_runner.serve.api import server as server_module
 from eagle_aot.runtime_runner.serve.api.app import make_app
-from eagle_aot.runtime_runner.serve.api.errors import api_error
 from eagle_aot.runtime_runner.serve.cli import bind
 from eagle_aot.runtime_runner.serve.metrics import Metrics
-from eagle_aot.runtime_runner.serve.service import LocalService
+from eagle_aot.runtime_runner.serve.service import LocalService, Streams
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
-from eagle_aot.runtime_runner.serve.worker import RequestOutcome, Worker
+from eagle_aot.runtime_runner.serve.worker import Draining, RequestOutcome, Worker
 from support.runner.toy import TAIL, ToyTarget
 
 SPEC = ServeSpec(artifact=".", port=0)  # type: ignore[arg-type]
@@ -47,7 +46,7 @@ def service_of(step: Callable[[], object], max_step_seconds: float) -> LocalServ
     engine.step = engine.abandon = step  # type: ignore[assignment, method-assign]
     service = LocalService.__new__(LocalService)
     service.worker = Worker(engine, 1, max_step_seconds)
-    service.metrics = Metrics(service.worker)
+    service.metrics, service.streams = Metrics(service.worker), Streams()
     model = {"name": "toy", "created": 0, "keys": [], "context": 64, "max_body": 1024}
     service.model = SimpleNamespace(spec=SPEC, sampling_defaults={}, **model)  # type: ignore[assignment]
     return service
@@ -126,26 +125,24 @@ def test_health_reports_it(service: LocalService) -> None:
     assert (response.status_code, response.json()) == (503, {"status": "failed"})
 
 
-def test_signals_end_a_server_whose_step_hangs(
-    hangs: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first one waits for its request, the second one ends it."""
-    monkeypatch.setattr(worker_module, "CLOSE_SECONDS", 0.01)
+def test_signals_end_a_server_whose_step_hangs(hangs: Callable[[], None]) -> None:
+    """The first one waits for its request, the second one ends it, and waits for no step."""
     service = service_of(hangs, 60.0)
-    outcomes = submit(service)
+    submit(service)
     service.worker.start()
-    config = uvicorn.Config(make_app(service))
-    server = server_module.Server(config, service)
+    server = server_module.Server(uvicorn.Config(make_app(service)), service)
 
-    async def stops() -> bool:
-        return await server.on_tick(1)
+    async def answer() -> None:
+        stream = AnswerStream(1, 60.0, service.metrics)
+        service.streams.add(stream)
+        for ends in (False, True):
+            server.handle_exit(signal.SIGTERM, None)
+            assert await server.on_tick(1) is ends
+        stream.close()
+        await stream.results()
 
-    server.handle_exit(signal.SIGTERM, None)
-    assert not asyncio.run(stops())
-    server.handle_exit(signal.SIGTERM, None)
-    assert asyncio.run(stops())
-    (outcome,) = outcomes
-    assert isinstance(outcome, Failed) and api_error(outcome.cause).status == 503  # type: ignore[arg-type]
+    with pytest.raises(Draining):
+        asyncio.run(answer())
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_forms_are_read_outside_the_event_loop() -> None:
         service: Any = LocalService.__new__(LocalService)
         tokenizer = SimpleNamespace(decode=None)
         service._runner = SimpleNamespace(tokenizer=tokenizer, generation=generation)
-        service._forms, service.metrics = asyncio.Semaphore(1), None
+        service._forms, service.metrics, service.streams = asyncio.Semaphore(1), None, set()
         service.model = SimpleNamespace(spec=SimpleNamespace(request_timeout=SECONDS))
         service.worker = SimpleNamespace(
             outbox=None, submit=lambda *submissions: submissions, cancel=lambda *numbers: None

@@ -1,16 +1,13 @@
 """The events of a response's stream."""
 
-import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerPart, AnswerStream
-from eagle_aot.runtime_runner.serve.api.errors import api_error
+from eagle_aot.runtime_runner.serve.api.errors import stream_error
 from eagle_aot.runtime_runner.serve.api.respond import event
 from eagle_aot.runtime_runner.serve.api.responses_api.output import Event, ResponsesBuilder
-
-log = logging.getLogger(__name__)
 
 
 class ResponseEvents:
@@ -64,8 +61,7 @@ async def response_events(
                 yield line
             part = await anext(others, None)
     except Exception as error:
-        log.exception("a stream failed")
-        refusal = api_error(error)
+        refusal = stream_error(error)
         yield events.event("error", code=refusal.code, message=str(refusal), param=refusal.param)
     finally:
         stream.close()

@@ -39,9 +39,9 @@ CALLING = [
 
 
 class AnsweringService(FullService):
-    """Answers every request with `TEXTS`, and with a failure at the end if that is wanted."""
+    """Answers every request with `TEXTS`, and with a failure at the end if there is one."""
 
-    failed = False
+    error: Exception | None = None
     reason = "stop"
     texts = TEXTS
 
@@ -67,7 +67,7 @@ class AnsweringService(FullService):
             prompt_logprobs=None, text="".join(self.texts), finish_reason=self.reason, executor="",
             drafter=None, parameters=params, stats=Stats(chain_len=4), times=None,
         )  # fmt: skip
-        stream.put(0, RequestFailed("a forward failed") if self.failed else result)
+        stream.put(0, self.error or result)
         return stream
 
 
@@ -254,15 +254,19 @@ def test_a_choice_of_tools_is_that_of_a_chat(choice: str) -> None:
     assert (echoed if isinstance(echoed, str) else echoed.to_dict()) == named
 
 
-def test_a_failure_is_the_last_event() -> None:
+@pytest.mark.parametrize(("failure", "code", "records"), [
+    (RequestFailed("it failed"), "request_failed", 1), (TimeoutError("it failed"), "timeout", 0),
+])  # fmt: skip
+def test_a_failure_is_the_last_event(
+    failure: Exception, code: str, records: int, caplog: pytest.LogCaptureFixture
+) -> None:
     service = AnsweringService()
-    service.failed = True
+    service.error = failure
     with client_of(service) as client:
-        stream = client.responses.create(model=MODEL, input="Who?", stream=True)
-        *_, last = stream
-        assert last.type == "error" and last.message == "a forward failed"
-        assert last.code == "request_failed"
-        with pytest.raises(openai.InternalServerError, match="a forward failed"):
+        *_, last = client.responses.create(model=MODEL, input="Who?", stream=True)
+        assert (last.type, last.code, last.message) == ("error", code, "it failed")  # type: ignore[union-attr]
+        assert len([record for record in caplog.records if record.exc_info]) == records
+        with pytest.raises(openai.InternalServerError, match="it failed"):
             client.responses.create(model=MODEL, input="Who?")
 
 
