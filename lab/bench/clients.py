@@ -52,6 +52,8 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if min(self.clients) < 1:
+            raise SettingError(f"--clients {min(self.clients)}: must be at least 1")
         check_taus(self.taus)
         for tau in self.taus:
             if tau > self.chain_len + 1:
@@ -74,8 +76,6 @@ class ClientsSpec(BenchSpec, kw_only=True, frozen=True):
                 f"--prompt-tokens {prompt_tokens} and --max-new-tokens {self.max_new_tokens}: "
                 f"this artifact takes {limit} together"
             )
-        if min(self.clients) < 1:
-            raise SettingError(f"--clients {min(self.clients)}: must be at least 1")
         check_range("--chain-len", filter(None, [self.chain_len]), constants.tail - 1)
         return structs.replace(self, prompt_tokens=prompt_tokens)
 
