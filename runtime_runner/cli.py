@@ -63,12 +63,12 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
         "Plot the acceptance of drafts.", OUTPUT, "FILE.png")] = None  # fmt: skip
     quiet: Annotated[bool, Option("Print nothing but the text.", OUTPUT)] = False
 
-    def check_chat(self) -> None:
-        """Raise UsageError for an option that does not go with --chat."""
-        values = {name: getattr(self, name, None) for name in NOT_IN_CHAT} | self.generation
-        for name in NOT_IN_CHAT:
+    def refuse(self, names: tuple[str, ...], reason: str) -> None:
+        """Raise UsageError for the first of these options that was given."""
+        values = {name: getattr(self, name, None) for name in names} | self.generation
+        for name in names:
             if values[name] is not None:
-                raise click.UsageError(f"--chat reads what to answer: leave out {self._flag(name)}")
+                raise click.UsageError(f"{reason}: leave out {self._flag(name)}")
 
     def read_prompts(self) -> list[Prompt]:
         """Read the prompts. Raises UsageError for options that contradict each other."""
@@ -76,8 +76,6 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
             from eagle_aot.lab.plots import check_plot
 
             check_plot(self.plot)
-            if not self.generation.get("speculate", True):
-                raise click.UsageError("--plot shows accepted drafts: leave out --no-speculation")
         for name in ("logprobs", "prompt_logprobs"):
             if self.generation.get(name) is not None and not self.as_json:
                 raise click.UsageError(f"{self._flag(name)} goes with --json")
@@ -127,6 +125,8 @@ def main(spec: RunSpec) -> None:
         eagle-run gemma4-tiny-xnnpack --chat --temperature 0.8 --seed 7
         eagle-run ORG/NAME --prompts-jsonl prompts.jsonl --json --tree auto
     """
+    if not spec.generation.get("speculate", True):
+        spec.refuse(("chain_len", "tree", "plot"), "--no-speculation drafts nothing")
     if spec.chat:
         chat(spec)
         return
@@ -139,7 +139,7 @@ def main(spec: RunSpec) -> None:
 
 def chat(spec: RunSpec) -> None:
     """Answer every turn of a chat."""
-    spec.check_chat()
+    spec.refuse(NOT_IN_CHAT, "--chat reads what to answer")
     from eagle_aot.runtime_runner.frontend.terminal import Chat  # imports torch
 
     runner, options = spec.open()

@@ -175,7 +175,7 @@ def test_all_requests_are_summed_up_and_drawn(tiny_artifact: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["--plot", "a.jpg"], 1, "--plot a.jpg: must end in .png"),
-    (["--plot", "a.png", "--no-speculation"], 2, "leave out --no-speculation"),
+    (["--plot", "a.png", "--no-speculation"], 2, "leave out --plot"),
     (["--plot", "a.png", "--max-new-tokens", "1"], 1, "a.png: nothing was drafted"),
 ])  # fmt: skip
 def test_a_plot_of_nothing_is_refused(

@@ -219,7 +219,7 @@ def test_a_stop_text_ends_an_answer(server: Server) -> None:
     ),
     ({"logprobs": True, "logprobs_of": "head"}, "logprobs_of: Invalid enum value 'head'"),
     ({"tree": "1,99,3"}, "tree 1,99,3: top-k must be 1 to 16"),
-    ({"tree": "/etc/passwd"}, "tree: Expected str matching regex"),
+    ({"tree": "/etc/passwd"}, "tree: expected DEPTH,TOPK,NODES like 6,8,32"),
     ({"stop_token_ids": [10**9]}, "1000000000"),
     ({"messages": [{"role": "user", "content": "word " * 5000}]}, "context"),
 ])  # fmt: skip

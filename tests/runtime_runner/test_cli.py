@@ -20,7 +20,7 @@ def parse(*words: str) -> RunSpec:
 @pytest.mark.parametrize(("words", "generation"), [
     ((), {}),
     (("--temperature", "0"), {"temperature": 0.0}),
-    (("--no-speculation", "--chain-len", "auto"), {"speculate": False, "chain_len": "auto"}),
+    (("--no-speculation", "--n", "2"), {"speculate": False, "n": 2}),
     (("--params", '{"logit_bias": {"42": -1.5}}'), {"logit_bias": {42: -1.5}}),
     (("--params", '{"top_k": 5, "n": 2}', "--top-k", "0"), {"top_k": 0, "n": 2}),
 ])  # fmt: skip
@@ -50,6 +50,7 @@ def test_generation_has_the_fields_that_were_given_and_flags_replace_params(
     (("--prompt", "a", "--logprobs", "2"), "--logprobs goes with --json"),
     (("--prompt", "a", "--params", '{"logprobs": 2}'), "logprobs goes with --json"),
     (("--chat", "--n", "2"), "leave out --n"),
+    (("--no-speculation", "--chain-len", "auto"), "leave out --chain-len"),
     (("--chat", "--params", '{"echo": true}'), "leave out echo"),
 ])  # fmt: skip
 def test_wrong_usage_exits_with_two_before_the_artifact_is_opened(

@@ -55,6 +55,7 @@ MAX_GBNF = 1 << 16
 """Characters of a grammar that is translated, in a second."""
 LARK = re.compile(r"^[ \t]*(%llguidance\b|start[ \t]*:(?!:))", re.MULTILINE)
 """What only a grammar in Lark has."""
+TREE = re.compile("[0-9]{1,3},[0-9]{1,3},[0-9]{1,3}")
 TokenLimit = Annotated[int, Meta(ge=-1)]
 """-1 is as many as fit."""
 TokenIds = Annotated[list[int], Meta(min_length=1)]
@@ -193,7 +194,7 @@ class GenerationRequest(SharedFields, kw_only=True):
     return_token_ids: bool | None = None
     response_format: NoFormat | JsonFormat | SchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    tree: Annotated[str, Meta(pattern=r"^[0-9]{1,3},[0-9]{1,3},[0-9]{1,3}\Z")] | None = None
+    tree: ShortText | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -252,6 +253,8 @@ class GenerationRequest(SharedFields, kw_only=True):
 
         Raises SettingError for a value outside its range.
         """
+        if self.tree is not None and not TREE.fullmatch(self.tree):  # it may not name a file
+            raise SettingError("tree: expected DEPTH,TOPK,NODES like 6,8,32")
         named = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
         values = dict(defaults) if self.tree else {"chain_len": AUTO, **defaults}
         values |= {name: v for name, v in named.items() if v is not None}

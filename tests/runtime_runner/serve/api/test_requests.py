@@ -44,10 +44,8 @@ MAX_BYTES = 100
         "logit_bias: Expected object of length <= 1024",
         "logit_bias",
     ),
-    *(
-        ({"prompt": "a", "logprobs": n}, "logprobs: Expected ", "logprobs")
-        for n in (-1, 6, "2")
-    ),
+    *(({"prompt": "a", "logprobs": n}, "logprobs: Expected ", "logprobs") for n in (-1, 6, "2")),
+    *(({"prompt": "a", "tree": text}, "tree: expected", None) for text in ("auto", "1,2,3\n")),
 ])  # fmt: skip
 def test_an_error_says_what_a_parameter_may_be(
     body: dict[str, Any], line: str, param: str | None
