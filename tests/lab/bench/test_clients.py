@@ -64,12 +64,9 @@ def test_a_table_for_a_reader(batch_artifact: Path) -> None:
     assert (clients.strip(), chain_len.strip()) == ("2", "2")
 
 
-def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
+def test_numbers_out_of_range_are_refused(batch_artifact: Path) -> None:
     refuses(run(batch_artifact, "--prompt-tokens", "100000"), "this artifact takes")
     refuses(run(batch_artifact, "--chain-len", "16", *SHORT), "--chain-len 16: this artifact takes")
-
-
-def test_numbers_are_refused_before_an_artifact_is_loaded() -> None:
     refuses(run("none", "--clients", "2,0"), "--clients 0: must be at least 1")
     drafts = "none", "--chain-len", "2", "--tau"
     refuses(run(*drafts, "3.5"), "a round of --chain-len 2 gives 3 at most")
