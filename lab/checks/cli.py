@@ -232,11 +232,11 @@ def check_outputs(spec: CheckSpec, runner: "Runner") -> None:
 def check_requests(spec: CheckSpec, runner: "Runner") -> None:
     """Print requests that answer differently among others, and exit with 1 where there are any."""
     from eagle_aot.lab.bench.spec import check_range
-    from eagle_aot.lab.checks.engine import check_engine
+    from eagle_aot.lab.checks.engine import check_engine, read_ids
 
     assert spec.engine is not None
-    prompts, count = read_prompts(None, None, spec.engine), spec.count or 1000
     check_range("--batch-sizes", spec.batch_sizes, runner.constants.max_batch_size)
+    prompts, count = read_ids(runner, spec.engine), spec.count or 1000
     wrong = check_engine(runner, prompts, spec.batch_sizes, count, spec.max_new_tokens, spec.seed)
     click.echo(f"{wrong} of {count * len(spec.batch_sizes)} texts differ")
     exit_unless(not wrong)

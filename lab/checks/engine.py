@@ -8,13 +8,15 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import click
 from rich.console import Console
 from rich.progress import track
 
-from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.errors import PromptError
+from eagle_aot.common.prompts import read_prompts
 from eagle_aot.lab.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape
@@ -70,9 +72,20 @@ class Case:
     prompt_scores: PromptScores = field(default_factory=list)
 
 
+def read_ids(runner: Runner, path: Path) -> list[list[int]]:
+    """Return the token ids of a file's prompts. Raises PromptError, which names the prompt."""
+    ids = []
+    for number, prompt in enumerate(read_prompts(None, None, path), start=1):
+        try:
+            ids.append(runner.encode(prompt))
+        except PromptError as error:
+            raise PromptError(f"{path}: prompt {number}: {error}") from error
+    return ids
+
+
 def check_engine(
     runner: Runner,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Sequence[int]],
     batch_sizes: Sequence[int],
     count: int,
     max_new_tokens: int,
@@ -101,7 +114,7 @@ def check_engine(
 def random_request(
     runner: Runner,
     rng: random.Random,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     texts: Sequence[Sequence[int]],
 ) -> Request:
@@ -110,7 +123,7 @@ def random_request(
     It often begins with one of `texts`, or a part of it.
     """
     constants = runner.constants
-    ids = runner.encode(rng.choice(prompts))
+    ids = list(rng.choice(prompts))
     if texts and rng.random() < CONTINUED:
         prefix = rng.choice(texts[:CONTINUED_TEXTS])
         ids = [*prefix[: rng.choice((len(prefix), rng.randint(1, len(prefix))))], *ids]

@@ -159,9 +159,11 @@ def test_request_that_answers_differently_is_reported(
     assert 16 <= len(problems) <= 24  # the others were cancelled before their first token
 
 
-def test_batch_without_caches_is_refused(batch_artifact: Path, random_prompts: Path) -> None:
-    refused = run(batch_artifact, "--engine", random_prompts)
-    refuses(refused, "--batch-sizes 8: this artifact takes 1 to 4")
+def test_what_does_not_fit_the_artifact_is_refused(batch_artifact: Path, prompts: Path) -> None:
+    options = batch_artifact, "--engine", prompts, "--batch-sizes"
+    refuses(run(*options, "8"), "--batch-sizes 8: this artifact takes 1 to 4")
+    prompts.write_text('{"token_ids": [2]}\n{"prompt": "' + 100_000 * "word " + '"}')
+    refuses(run(*options, "2"), "prompts.jsonl: prompt 2: the prompt has 500037 bytes")
 
 
 def test_draws_and_sampled_texts_are_checked(
