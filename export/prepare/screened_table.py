@@ -2,7 +2,7 @@
 may be, so that greedy rounds of few rows read half of the table's bytes."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
@@ -24,17 +24,18 @@ LEAST_CAP = 30.0
 
 
 class TableScreen(nn.Module):
-    """A `ScreenCopy` as buffers of a program."""
+    """A `ScreenCopy` as parameters of a program: of a buffer AOTInductor makes another copy."""
 
-    values: Tensor
-    scales: Tensor
-    errors: Tensor
-    norms: Tensor
+    values: nn.Parameter
+    scales: nn.Parameter
+    errors: nn.Parameter
+    norms: nn.Parameter
 
     def __init__(self, copy: ScreenCopy) -> None:
         super().__init__()
         for name in ScreenCopy.__slots__:
-            self.register_buffer(name, getattr(copy, name))
+            parameter = nn.Parameter(getattr(copy, name), requires_grad=False)
+            self.register_parameter(name, parameter)
 
 
 def screen_table(pair: Pair) -> None:
@@ -60,7 +61,7 @@ def screen_logits(program: ExportedProgram) -> None:
     """Multiply with the output table by `eagle_aot::screened_logits`, in place, in a method with
     the input `LARGEST_ONLY`."""
     graph, signature = program.graph, program.graph_signature
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    names = signature.inputs_to_parameters
     placeholders = {
         names.get(node.name, node.name): node for node in graph.find_nodes(op="placeholder")
     }
