@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from eagle_aot.artifact import LOSSLESS
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import recorded
@@ -92,8 +93,8 @@ def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExpor
     progress = progress or Progress()
     check_experts(spec)  # before a download where the name says it, and after one
     backend = _backend(spec)
-    if spec.screen_table and backend != CUDA:
-        raise SettingError("--screen-table: its kernels run on cuda; leave it out here")
+    if spec.table_quant == LOSSLESS and backend != CUDA:
+        raise SettingError(f"--table-quant {LOSSLESS}: its kernels run on cuda; leave it out here")
     checkpoints = resolve_checkpoints(_with_backend(spec, backend), progress)
     check_experts(replace(checkpoints.spec, backend=spec.backend))
     image_tokens = _image_tokens(checkpoints)

@@ -22,6 +22,7 @@ Scheme = Literal[
     "int4-g32", "int4-g64", "int4-g128", "int4-g32-hqq", "int4-g64-hqq", "int4-g128-hqq"
 ]
 Quant = Literal["none", "int8", "int4"]
+TableQuant = Literal["none", "int8", "int4", "int8-lossless"]
 Backend = Literal["auto", "cuda", "xnnpack"]
 Attention = Literal["splitk", "stock"]
 
@@ -87,10 +88,10 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
     quantize: Annotated[Scheme | None, Option(
         "Quantize the target's dense linears to INT4.", WEIGHTS)] = None  # fmt: skip
     draft_quant: Annotated[Quant, Option("Quantize the head's linears.", WEIGHTS)] = "none"
-    table_quant: Annotated[Quant, Option("Quantize the target's output table.", WEIGHTS)] = "none"
-    screen_table: Annotated[bool, Option(
-        "Keep an INT8 copy of the target's output table as well, for cuda: greedy rounds read it "
-        "and the rows of the table that can win. Same text.", WEIGHTS)] = False  # fmt: skip
+    table_quant: Annotated[TableQuant, Option(
+        "Quantize the target's output table. int8-lossless, for cuda, keeps the table as well: "
+        "greedy rounds read the INT8 copy, and of the table what can win. Same text.",
+        WEIGHTS)] = "none"  # fmt: skip
     inputs: Annotated[Literal["text", "text,image"], Option(
         "What prompts may contain.", IMAGES)] = "text"  # fmt: skip
     image_tokens: Annotated[tuple[int, ...] | None, Option(

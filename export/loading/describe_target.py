@@ -10,10 +10,11 @@ import torch
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.text import one_line, printable
 from eagle_aot.export.loading.provenance import Provenance, configured_eos_ids
-from eagle_aot.export.spec import NONE, ExportSpec
+from eagle_aot.export.spec import ExportSpec
 from eagle_aot.targets import model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.weights import LM_HEAD
+from eagle_aot.targets.int4.quantisers import QUANTISERS
 from eagle_aot.targets.stored_matrix import (
     DENSE,
     INT4,
@@ -145,7 +146,7 @@ def dense_line(spec: ExportSpec, path: Path, dtype: torch.dtype) -> str:
 def _is_quantised(matrix: StoredMatrix, spec: ExportSpec) -> bool:
     if matrix.is_linear:
         return spec.quantize is not None
-    return matrix.name == LM_HEAD and spec.table_quant != NONE
+    return matrix.name == LM_HEAD and spec.table_quant in QUANTISERS
 
 
 def _format(group: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from eagle_aot.artifact import LOSSLESS
 from eagle_aot.common.errors import ExportError
 from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.description import Facts
@@ -78,7 +79,7 @@ def load_pair(
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
     pair = Pair(target, draft, image_support)
-    if spec.screen_table:
+    if spec.table_quant == LOSSLESS:
         screen_table(pair)
     return LoadedPair(pair, checkpoints, reading, linear_formats(pair))
 

@@ -50,7 +50,8 @@ def quantise_draft(
 def has_smaller_table(draft_quant: str, table_quant: str) -> bool:
     """Return whether the head's format has fewer bits than the one of the target's output table, so
     that a copy of the table in it would be read faster."""
-    return QUANTS.index(draft_quant) > QUANTS.index(table_quant)
+    table = table_quant if table_quant in QUANTS else NONE
+    return QUANTS.index(draft_quant) > QUANTS.index(table)
 
 
 def _quantised(linear: nn.Linear, quantiser: Quantiser) -> nn.Module:
@@ -74,7 +75,7 @@ def quantise_table(target: TapTarget, draft: nn.Module, kind: str) -> None:
     dense one, which a tied table remains. Raises UnsupportedError if the checkpoint has quantised
     it already, and if its columns are not whole groups.
     """
-    if kind == NONE:
+    if kind not in QUANTISERS:
         return
     assert isinstance(target, TapDecoder)
     if isinstance(target.lm_head, Int4Linear):

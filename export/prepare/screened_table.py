@@ -1,5 +1,5 @@
-"""`--screen-table`: an INT8 copy of the target's output table, which tells where its largest logits
-may be, so that greedy rounds of few rows read half of the table's bytes."""
+"""`--table-quant int8-lossless`: an INT8 copy of the target's output table, which tells where its
+largest logits may be, so that greedy rounds of few rows read half of the table's bytes."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 import eagle_aot.triton_kernels.screened_table.op  # noqa: F401 - the operator
-from eagle_aot.artifact import TABLE_SCREEN
+from eagle_aot.artifact import LOSSLESS, TABLE_SCREEN
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.export.pair import Pair
@@ -19,6 +19,7 @@ from eagle_aot.triton_kernels.screened_table.packing import ScreenCopy, screen_c
 LARGEST_ONLY = "largest_only"
 """The input int64 [1] that is 1 where only each row's largest logit is read."""
 
+OPTION = f"--table-quant {LOSSLESS}"
 LEAST_CAP = 30.0
 """The soft cap below which the kernels might take different logits for equal ones."""
 
@@ -47,10 +48,10 @@ def screen_table(pair: Pair) -> None:
     target = pair.target
     assert isinstance(target, TapDecoder)
     if not isinstance(target.lm_head, nn.Linear | None):
-        raise UnsupportedError("--screen-table: the output table is quantised: leave it out")
+        raise UnsupportedError(f"{OPTION}: the output table is quantised: leave it out")
     cap = target.config.final_logit_softcapping if isinstance(target, Gemma4Target) else None
     if cap is not None and cap < LEAST_CAP:
-        raise UnsupportedError(f"--screen-table: logits are capped at {cap}: leave it out")
+        raise UnsupportedError(f"{OPTION}: logits are capped at {cap}: leave it out")
     copy = screen_copy(target.lm_head_weight.detach())
     if pair.image_tokens is not None:
         copy.errors[list(pair.image_tokens.never)] = torch.finfo(torch.float32).max

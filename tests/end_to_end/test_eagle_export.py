@@ -25,7 +25,6 @@ OPTIONS = {
     "--dummy-layers", "--quantize", "--draft-quant", "--inputs", "--image-tokens", "--table-quant",
     "--cpu-weights", "--check-only", "--tap-layers", "--jobs", "--reproduce", "--no-self-test",
     "--json", "--version", "--draft-model", "--revision", "--push-to", "--kv-cache-dtype",
-    "--screen-table",
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from eagle_aot.artifact.files import (
     leads_out,
     mismatch,
 )
-from eagle_aot.artifact.methods import DFLASH_BLOCK, constant_methods
+from eagle_aot.artifact.methods import DFLASH_BLOCK, LOSSLESS, constant_methods
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
 from eagle_aot.common.text import gigabytes
@@ -143,7 +143,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def screens_table(self) -> bool:
         """Whether `target_verify` takes an input that says whether only largest logits are read."""
-        return self.options.get("screen_table") is True
+        return self.options.get("table_quant") == LOSSLESS
 
     @property
     def max_batch_size(self) -> int:

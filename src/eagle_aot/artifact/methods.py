@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from eagle_aot.artifact.files import PROGRAM
 from eagle_aot.common.errors import ArtifactError
@@ -15,6 +15,8 @@ METHODS = (*TARGET_METHODS, DRAFT_DECODE)
 """The methods of a program with an EAGLE-3 head or an MTP layer."""
 TABLE_SCREEN = "table_screen"
 """The owner of an output table's INT8 copy, in the names of its tensors."""
+LOSSLESS: Final = "int8-lossless"
+"""The value of `--table-quant` with which a program has one."""
 MTP_DECODE = "mtp_decode"
 PEAGLE_DECODE = "peagle_decode"
 MASK = -1

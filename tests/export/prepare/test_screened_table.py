@@ -1,4 +1,4 @@
-"""`--screen-table`: a copy of the output table, its operator in the graph, and what it refuses."""
+"""`--table-quant int8-lossless`: a copy of the output table, its operator, and what is refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from eagle_aot.artifact import TARGET_VERIFY
+from eagle_aot.artifact import LOSSLESS, TARGET_VERIFY
 from eagle_aot.common.errors import EagleError
 from eagle_aot.export import ExportSpec, resolve
 from eagle_aot.export.lengths import method_lengths
@@ -36,7 +36,7 @@ def loaded(drafter: str = "ngram", **options: Any) -> Pair:
 
 @pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
 def test_one_operator_multiplies_with_the_table_and_its_copy(drafter: str) -> None:
-    pair = loaded(drafter, screen_table=True)
+    pair = loaded(drafter, table_quant=LOSSLESS)
     screen, table = pair.table_screen, pair.target.lm_head_weight
     assert isinstance(screen, TableScreen)
     expected = screen_copy(table)
@@ -57,7 +57,7 @@ def test_a_step_computes_what_it_does_without_the_copy() -> None:
     """On a CPU the operator multiplies with the whole table."""
     programs = [
         trace_methods(method_specs(pack_int4(pair, 132), LENGTHS), 2, CUDA)[TARGET_VERIFY]
-        for pair in (loaded(), loaded(screen_table=True))
+        for pair in (loaded(), loaded(table_quant=LOSSLESS))
     ]
     step = [
         example for example, _ in method_specs(loaded(), LENGTHS)[TARGET_VERIFY].inputs.values()
@@ -72,12 +72,12 @@ def test_a_step_computes_what_it_does_without_the_copy() -> None:
 
 def test_the_graphs_of_the_31b_keep_the_contract_and_a_plan_counts_the_copy() -> None:
     options: dict[str, Any] = {"dummy_layers": 2, "backend": CUDA, "drafter": "ngram"}
-    programs = run_check(short_dummy("gemma4-31b", screen_table=True, **options))
+    programs = run_check(short_dummy("gemma4-31b", table_quant=LOSSLESS, **options))
     targets = [node.target for node in programs[TARGET_VERIFY].graph.nodes]
     assert targets.count(SCREENED) == 1 and LINEAR not in targets
     plans = [
-        plan_export(short_dummy("gemma4-31b", check_only=True, screen_table=screens, **options))
-        for screens in (False, True)
+        plan_export(short_dummy("gemma4-31b", check_only=True, table_quant=kind, **options))
+        for kind in ("none", LOSSLESS)
     ]
     sizes = [plan.weight_bytes for plan in plans if plan is not None]
     copy = 262144 * (5376 + 2 * 5376 // 128 + 8)
@@ -111,10 +111,10 @@ def test_tables_that_cannot_be_screened_are_refused(
 ) -> None:
     pair = loaded()
     change(pair)
-    with pytest.raises(EagleError, match=f"--screen-table: {message}"):
+    with pytest.raises(EagleError, match=f"--table-quant {LOSSLESS}: {message}"):
         screen_table(pair)
 
 
 def test_only_cuda_has_the_kernels() -> None:
-    with pytest.raises(EagleError, match="--screen-table: its kernels run on cuda"):
-        resolve(ExportSpec(target_model="gemma4-tiny", backend="xnnpack", screen_table=True))
+    with pytest.raises(EagleError, match=f"--table-quant {LOSSLESS}: its kernels run on cuda"):
+        resolve(ExportSpec(target_model="gemma4-tiny", backend="xnnpack", table_quant=LOSSLESS))
