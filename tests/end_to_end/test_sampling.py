@@ -81,8 +81,8 @@ def sampled_drafts(
     running, logits = BatchState([0], constants.tail, "cpu", sampler), list[Tensor]()
     verify = runner.target.verify
 
-    def logged(step: StepRows, moves: Tensor) -> Forward:
-        forward = verify(step, moves)
+    def logged(step: StepRows, moves: Tensor, *, largest_only: bool = False) -> Forward:
+        forward = verify(step, moves, largest_only=largest_only)
         logits.append(forward.logits)
         return forward
 
