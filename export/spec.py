@@ -90,7 +90,7 @@ class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
     draft_quant: Annotated[Quant, Option("Quantize the head's linears.", WEIGHTS)] = "none"
     table_quant: Annotated[TableQuant, Option(
         "Quantize the target's output table. int8-lossless, for cuda, keeps the table as well: "
-        "greedy rounds read the INT8 copy, and of the table what can win. Same text.",
+        "greedy rounds read the INT8 copy, and of the table what can win.",
         WEIGHTS)] = "none"  # fmt: skip
     inputs: Annotated[Literal["text", "text,image"], Option(
         "What prompts may contain.", IMAGES)] = "text"  # fmt: skip

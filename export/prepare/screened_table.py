@@ -73,6 +73,7 @@ def screen_logits(program: ExportedProgram) -> None:
         arguments = *product.args, *copy, placeholders[LARGEST_ONLY]
         screened = insert_call(graph, product, operator, *arguments)
     product.replace_all_uses_with(screened)
+    signature.replace_all_uses(product.name, screened.name)
     graph.erase_node(product)
     program.graph_module.recompile()
 

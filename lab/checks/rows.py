@@ -50,7 +50,8 @@ class RowCheck:
     def all(self) -> Iterator[RowComparison]:
         """Yield a comparison for every situation that fits the artifact's limits."""
         yield from (self._among(rows) for rows in (2, 4, 5, 8, 16, 33, 64) if rows <= self.rows)
-        yield from (self._largest(rows) for rows in (1, 2, 5, 8) if rows <= self.rows)
+        if self.runner.target.screens_table:
+            yield from (self._largest(rows) for rows in (1, 2, 5, 8) if rows <= self.rows)
         yield self._padded()
         last = self.runner.constants.max_batch_size - 1
         powers = (1 << bit for bit in range(last.bit_length()))

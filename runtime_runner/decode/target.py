@@ -126,7 +126,9 @@ class TargetMethods:
         self.tail_length = constants.tail
         self.max_rows = constants.tail if has_states else constants.max_rows
         self.can_copy_rows, self.has_states = can_copy_rows, has_states
-        self._flags = [torch.tensor([n], device=executor.device) for n in range(2 * screens_table)]
+        self.screens_table = screens_table
+        values = (0, 1) if screens_table else ()
+        self._flags = [torch.tensor([value], device=executor.device) for value in values]
         self._embedder = None if images is None else ImageEmbedder(executor, images)
         self.suppressed_ids: Tensor | None = None
         if images is not None:
@@ -188,7 +190,7 @@ class TargetMethods:
 
     def inputs_after(self, moves: Tensor, *, largest_only: bool) -> tuple[Tensor, ...]:
         """Return what `target_verify` takes after a step: `moves` int64 [B, D], and any flag."""
-        return (moves, *self._flags[largest_only : largest_only + 1])
+        return (moves, self._flags[largest_only]) if self.screens_table else (moves,)
 
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
         for positions in torch.arange(count).split(self._constants.max_prefill_chunk):

@@ -63,7 +63,7 @@ class AnswerStream:
         self.cancel()
 
     def end(self, error: Exception) -> None:
-        """Let the stream raise an error next. Call it in the event loop."""
+        """Let the stream raise an error after what was put before. Call it in the event loop."""
         self._queue.put_nowait((0, error))
 
     def put(self, index: int, item: StreamItem) -> None:

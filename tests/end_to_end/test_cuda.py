@@ -229,8 +229,7 @@ def test_weights_and_caches_lie_on_the_device_once(recorded: Runner) -> None:
     assert isinstance(executor, AotiExecutor)
     parts = executor.weights.bytes_by_part()
     stored = {w.storage_key: w for m in executor.methods.values() for w in m.weights}.values()
-    owned = {"target weights", "target cache", "draft weights", "draft cache"}
-    assert set(parts) == owned | {"table_screen weights"}
+    assert set(parts) == {"target weights", "target cache", "draft weights", "draft cache"}
     caches = sum(w.storage_nbytes for w in stored if w.fqn in executor.weights.caches)
     assert parts["target cache"] + parts["draft cache"] == caches
     assert sum(parts.values()) <= sum(w.storage_nbytes for w in stored)

@@ -16,7 +16,7 @@ AT_ONCE = 2
 
 TINY = "--target-model", "gemma4-tiny"
 QUICK = "--max-seq-len", "192", "--no-self-test"
-CUDA = *TINY, "--backend", "cuda", "--max-seq-len", "4608", "--table-quant", "int8-lossless"
+CUDA = *TINY, "--backend", "cuda", "--max-seq-len", "4608"
 SHIPPED: dict[str, tuple[str, ...]] = {
     "tiny": (*TINY, "--max-batch-size", "4"),
     "int4_head": (*TINY, "--no-self-test", "--draft-quant", "int4"),

@@ -6,7 +6,8 @@ norms bound each logit's error, and a row's largest lower bound is what its larg
 The third computes the tiles whose upper bounds reach that, as `dense_small_m_kernel` does.
 
 Every logit that equals a row's largest is therefore that of the dense product, and so is the first
-of them. Float sums have errors of their own, below `ROUNDING` times the norms of their factors.
+of them. Float sums of up to 20,000 columns have errors of their own, below `ROUNDING` times the
+norms of their factors: tensor cores truncate each sum of 16 products to 23 bits or more.
 
 Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
 lowered for one.
@@ -28,12 +29,12 @@ from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
 STAGES = 3
 """Steps of the INT8 product in flight, measured on an H200."""
 
-ROUNDING = tl.constexpr(2.0**-12)
+ROUNDING = tl.constexpr(2.0**-11)
 DIGIT = tl.constexpr(254.0)
 """How many steps of the second digit a step of the first has."""
 
-UNCAPPED = tl.constexpr(128.0)
-"""Logits above it are all computed: a soft cap of 30 may make different ones equal there."""
+SATURATED = tl.constexpr(128.0)
+"""Logits that may be above it are all computed: a soft cap of 30 may make different ones equal."""
 
 
 @triton.jit
@@ -143,7 +144,7 @@ def rescore_kernel(
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     reached = tl.load(norms_ptr + 3 * ROWS + m).to(dtype)
     upper = tl.load(uppers_ptr + tl.program_id(0) * ROWS + m)
-    may = (upper.to(dtype).to(tl.float32) >= reached.to(tl.float32)) | (upper > UNCAPPED)
+    may = (upper.to(dtype).to(tl.float32) >= reached.to(tl.float32)) | (upper > SATURATED)
     reaching = tl.max((may & (m < rows)).to(tl.int32), 0)
     if (reaching == 0) & (tl.load(largest_only_ptr) != 0):
         return

@@ -25,7 +25,10 @@ FUSED_ATTENTION = re.compile(r"softmax|bmm")
 NAMES = {
     ATTENTION: re.compile(r"sdpa|attention|bmm|softmax|flash|fmha", re.IGNORECASE),
     INT4: re.compile(r"int4", re.IGNORECASE),
-    DENSE: re.compile(r"triton_tem_fused|gemm|gemv|cutlass|nvjet|dense_small_m", re.IGNORECASE),
+    DENSE: re.compile(
+        r"triton_tem_fused|gemm|gemv|cutlass|nvjet|dense_small_m|(digits|screen|rescore)_kernel",
+        re.IGNORECASE,
+    ),
 }
 
 

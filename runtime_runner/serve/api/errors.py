@@ -76,6 +76,8 @@ def stream_error(error: Exception) -> ApiError:
     ending = api_error(error)
     if ending.status == 500:
         log.error("a stream failed", exc_info=error)
+    else:
+        log.info("a stream ended: %s", ending)
     return ending
 
 

@@ -32,6 +32,8 @@ from eagle_aot.lab.bench.results import Floor
     ("int4_small_m_kernel", INT4),
     ("_int4_gemm_packed_3", INT4),
     ("sdpa_splitk_kernel", ATTENTION),
+    ("screen_kernel", DENSE),
+    ("rescore_kernel", DENSE),
     ("_sdpa_reduce_splits", ATTENTION),
     ("triton_tem_fused_bmm_transpose_4", ATTENTION),
     ("triton_red_fused__softmax__to_copy_add_view_7", ATTENTION),
