@@ -75,9 +75,8 @@ class Runner:
     ) -> None:
         """`can_copy_rows` says whether the program has the method `copy_rows`, `images` how its
         prompts contain images, None for text alone. `has_states` says whether the target has
-        recurrent states, `screens_table` whether greedy rounds compute only logits that may be the
-        largest. `check` raises ArtifactError where files have changed since the artifact
-        was opened."""
+        recurrent states, `screens_table` whether greedy rounds need only largest logits. `check`
+        raises ArtifactError where files have changed since the artifact was opened."""
         self.directory = directory
         self.has_states = has_states
         self.executor = executor

@@ -28,10 +28,15 @@ def read_dense_weights_once(
         if _is_served(node) and (few_rows or _has_few_rows(node)):
             with program.graph.inserting_before(node):
                 product = _product(program.graph, node, multiprocessors)
-            node.replace_all_uses_with(product)
-            program.graph_signature.replace_all_uses(node.name, product.name)
-            program.graph.erase_node(node)
+            replace_node(program, node, product)
     program.graph_module.recompile()
+
+
+def replace_node(program: ExportedProgram, node: Node, other: Node) -> None:
+    """Use `other` in place of `node` everywhere, outputs included, and erase `node`."""
+    node.replace_all_uses_with(other)
+    program.graph_signature.replace_all_uses(node.name, other.name)
+    program.graph.erase_node(node)
 
 
 def _is_served(node: Node) -> bool:

@@ -11,7 +11,7 @@ from eagle_aot.artifact import LOSSLESS, TABLE_SCREEN
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.prepare.dense_rows import LINEAR, insert_call
+from eagle_aot.export.prepare.dense_rows import LINEAR, insert_call, replace_node
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.triton_kernels.screened_table.packing import ScreenCopy, screen_copy
@@ -27,16 +27,10 @@ LEAST_CAP = 30.0
 class TableScreen(nn.Module):
     """A `ScreenCopy` as parameters of a program: of a buffer AOTInductor makes another copy."""
 
-    values: nn.Parameter
-    scales: nn.Parameter
-    errors: nn.Parameter
-    norms: nn.Parameter
-
     def __init__(self, copy: ScreenCopy) -> None:
         super().__init__()
         for name in ScreenCopy.__slots__:
-            parameter = nn.Parameter(getattr(copy, name), requires_grad=False)
-            self.register_parameter(name, parameter)
+            self.register_parameter(name, nn.Parameter(getattr(copy, name), requires_grad=False))
 
 
 def screen_table(pair: Pair) -> None:
@@ -61,8 +55,7 @@ def screen_table(pair: Pair) -> None:
 def screen_logits(program: ExportedProgram) -> None:
     """Multiply with the output table by `eagle_aot::screened_logits`, in place, in a method with
     the input `LARGEST_ONLY`."""
-    graph, signature = program.graph, program.graph_signature
-    names = signature.inputs_to_parameters
+    graph, names = program.graph, program.graph_signature.inputs_to_parameters
     placeholders = {
         names.get(node.name, node.name): node for node in graph.find_nodes(op="placeholder")
     }
@@ -72,9 +65,7 @@ def screen_logits(program: ExportedProgram) -> None:
         operator = torch.ops.eagle_aot.screened_logits.default
         arguments = *product.args, *copy, placeholders[LARGEST_ONLY]
         screened = insert_call(graph, product, operator, *arguments)
-    product.replace_all_uses_with(screened)
-    signature.replace_all_uses(product.name, screened.name)
-    graph.erase_node(product)
+    replace_node(program, product, screened)
     program.graph_module.recompile()
 
 

@@ -21,6 +21,40 @@ from eagle_aot.triton_kernels.row_tiling import tile_counts
 WARPS = 4
 
 
+@triton.jit
+def dense_tile(
+    x_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    tile: tl.tensor,
+    rows: tl.tensor,
+    first: tl.tensor,
+    end: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """Write a tile of FEATURES outputs, out [rows, N]: the sum over columns `first` to `end` of
+    x [rows, K] and weight [N, K], in one order for all sizes of tiles."""
+    m = tl.arange(0, ROWS)
+    n = tile * FEATURES + tl.arange(0, FEATURES)
+    column = tl.arange(0, COLUMNS)
+    weight_ptr += n.to(tl.int64)[:, None] * K + column[None, :]
+    x_ptr += m[None, :] * K + column[:, None]
+    acc = tl.zeros((FEATURES, ROWS), tl.float32)
+    for k in tl.range(first, end, COLUMNS, num_stages=STAGES):
+        inside = k + column < K
+        w = tl.load(weight_ptr + k, mask=(n < N)[:, None] & inside[None, :], other=0.0)
+        x = tl.load(x_ptr + k, mask=(m < rows)[None, :] & inside[:, None], other=0.0)
+        acc = tl.dot(w, x, acc)
+    out = out_ptr + m[None, :] * N + n[:, None]
+    live = (m < rows)[None, :] & (n < N)[:, None]
+    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=live)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def dense_small_m_kernel(
     x_ptr: tl.tensor,
@@ -44,21 +78,10 @@ def dense_small_m_kernel(
     x_ptr += first_row * K
     out_ptr += (tl.program_id(1).to(tl.int64) * rows + first_row) * N
     rows -= tl.program_id(0) * ROWS  # counted from the new starts of x and out
-    m = tl.arange(0, ROWS)
-    n = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
-    column = tl.arange(0, COLUMNS)
-    weight_ptr += n.to(tl.int64)[:, None] * K + column[None, :]
-    x_ptr += m[None, :] * K + column[:, None]
     first = tl.program_id(1) * PART
-    acc = tl.zeros((FEATURES, ROWS), tl.float32)
-    for k in tl.range(first, tl.minimum(first + PART, K), COLUMNS, num_stages=STAGES):
-        inside = k + column < K
-        w = tl.load(weight_ptr + k, mask=(n < N)[:, None] & inside[None, :], other=0.0)
-        x = tl.load(x_ptr + k, mask=(m < rows)[None, :] & inside[:, None], other=0.0)
-        acc = tl.dot(w, x, acc)
-    out = out_ptr + m[None, :] * N + n[:, None]
-    live = (m < rows)[None, :] & (n < N)[:, None]
-    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=live)
+    end = tl.minimum(first + PART, K)
+    dense_tile(x_ptr, weight_ptr, out_ptr, tl.program_id(2), rows, first, end,
+               N, K, ROWS, FEATURES, COLUMNS, STAGES)  # fmt: skip
 
 
 def launch(x: Tensor, weight: Tensor, splits: int) -> Tensor:

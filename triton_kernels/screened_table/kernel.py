@@ -9,8 +9,7 @@ Every logit that equals a row's largest is therefore that of the dense product, 
 of them. Float sums of up to 20,000 columns have errors of their own, below `ROUNDING` times the
 norms of their factors: tensor cores truncate each sum of 16 products to 23 bits or more.
 
-Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
-lowered for one.
+Importing this module needs triton.
 """
 
 import math
@@ -21,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.dense_gemm.kernel import WARPS, launch_tile
+from eagle_aot.triton_kernels.dense_gemm.kernel import WARPS, dense_tile, launch_tile
 from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, DenseTile
 from eagle_aot.triton_kernels.row_tiling import tile_counts
 from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
@@ -148,18 +147,8 @@ def rescore_kernel(
     reaching = tl.max((may & (m < rows)).to(tl.int32), 0)
     if (reaching == 0) & (tl.load(largest_only_ptr) != 0):
         return
-    n = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
-    column = tl.arange(0, COLUMNS)
-    weight_ptr += n.to(tl.int64)[:, None] * K + column[None, :]
-    x_ptr += m[None, :] * K + column[:, None]
-    acc = tl.zeros((FEATURES, ROWS), tl.float32)
-    for k in tl.range(0, K, COLUMNS, num_stages=STAGES):
-        inside = k + column < K
-        w = tl.load(weight_ptr + k, mask=(n < N)[:, None] & inside[None, :], other=0.0)
-        x = tl.load(x_ptr + k, mask=(m < rows)[None, :] & inside[:, None], other=0.0)
-        acc = tl.dot(w, x, acc)
-    live = (m < rows)[None, :] & (n < N)[:, None]
-    tl.store(out_ptr + m[None, :] * N + n[:, None], acc.to(dtype), mask=live)
+    dense_tile(x_ptr, weight_ptr, out_ptr, tl.program_id(0), rows, 0, K,
+               N, K, ROWS, FEATURES, COLUMNS, STAGES)  # fmt: skip
 
 
 def launch(x: Tensor, weight: Tensor, copy: ScreenCopy, largest_only: Tensor) -> Tensor:
@@ -192,6 +181,7 @@ def _launch_screened(
     digits = x.new_empty((2 * tile.rows, padded), dtype=torch.int8)
     norms = x.new_empty((4, tile.rows), dtype=torch.float32)
     uppers = x.new_empty((tiles, tile.rows), dtype=torch.float32)
+    sizes = {"N": features, "ROWS": tile.rows, "FEATURES": tile.features, "num_warps": WARPS}
     wrap_triton(digits_kernel)[(count * rows,)](
         *(x, digits, norms),
         K=columns,
@@ -203,21 +193,15 @@ def _launch_screened(
     wrap_triton(screen_kernel)[(count * tiles,)](
         *(digits, copy.values, copy.scales, copy.errors, copy.norms),
         *(norms, largest_only, uppers, out, rows),
-        N=features,
+        **sizes,
         PADDED=padded,
         GROUP=GROUP,
-        ROWS=tile.rows,
-        FEATURES=tile.features,
         STAGES=STAGES,
-        num_warps=WARPS,
     )
     wrap_triton(rescore_kernel)[(count * tiles,)](
         *(x, weight, norms, largest_only, uppers, out, rows),
-        N=features,
+        **sizes,
         K=columns,
-        ROWS=tile.rows,
-        FEATURES=tile.features,
         COLUMNS=tile.columns,
         STAGES=tile.stages,
-        num_warps=WARPS,
     )

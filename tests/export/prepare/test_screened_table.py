@@ -90,7 +90,8 @@ def test_what_is_never_chosen_raises_no_lower_bound() -> None:
     screen_table(pair)
     assert isinstance(pair.table_screen, TableScreen)
     largest = torch.finfo(torch.float32).max
-    assert (pair.table_screen.errors == largest).nonzero().flatten().tolist() == [3, 9]
+    errors = pair.table_screen.get_parameter("errors")
+    assert (errors == largest).nonzero().flatten().tolist() == [3, 9]
 
 
 def quantised(pair: Pair) -> None:
