@@ -35,6 +35,7 @@ from torch.fx import Graph
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device
 from eagle_aot.export.lowering.backend import ASSEMBLE, CACHE_DIR, multiprocessors
+from eagle_aot.export.lowering.join_layers import join_layers
 from eagle_aot.export.lowering.patches import (
     COMPILE_METHOD,
     CUDA,
@@ -43,6 +44,7 @@ from eagle_aot.export.lowering.patches import (
     applied,
     forget_last_trace,
 )
+from eagle_aot.triton_kernels.device import H100, capability
 
 PATCHES: tuple[Patch, ...] = CUDA
 
@@ -86,14 +88,25 @@ def compile_methods(
 ) -> EdgeProgramManager:
     """Compile all methods, each into a call of its library.
 
-    `replacements` are for those entries of `patches.CUDA` that name none.
+    `replacements` are for those entries of `patches.CUDA` that name none. On the GPU for which
+    `layer_products` is written, layers are joined in `programs`, in place.
     """
+    from eagle_aot.triton_kernels.layer_products.kernel import compiled_from_cuda
+
     settings = {
         "pre_grad_custom_pass": WriteInPlace(),
         # A GPU's program has no vectors on the host: do not compile some to find out which work.
         "cpp.vec_isa_ok": False,
     }
-    with applied(CUDA, replacements), quiet_tuning(), config.patch(settings):
+    if capability() == H100:
+        for program in programs.values():
+            join_layers(program, multiprocessors())
+    with (
+        applied(CUDA, replacements),
+        quiet_tuning(),
+        compiled_from_cuda(),
+        config.patch(settings),
+    ):
         return to_edge_transform_and_lower(
             programs,
             partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},

@@ -15,6 +15,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
+from torch._inductor import config
 from torch._inductor.ir import TensorBox
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
@@ -79,6 +80,18 @@ def _kind(value: Any) -> Hashable:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | sympy.Expr):
         return "symbolic"
     return type(value), value
+
+
+def compile_cuda_here(compile_kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a kernel of CUDA C++ in this process: torch's others do not know of it."""
+
+    def compile_or_leave(self: Any, name: str, source: str, *more: Any, **named: Any) -> Any:
+        if "def layer_products_kernel(" not in source:
+            return compile_kernel(self, name, source, *more, **named)
+        with config.patch(compile_threads=1):
+            return compile_kernel(self, name, source, *more, **named)
+
+    return compile_or_leave
 
 
 def zeros_without_memory(_: object) -> Callable[[Tensor, Any], Tensor]:

@@ -141,6 +141,14 @@ CUDA: tuple[Patch, ...] = (
         upstream="pytorch/pytorch#193227",
     ),
     Patch(
+        target="torch._inductor.async_compile:AsyncCompile.triton",
+        replacement="cuda_replacements:compile_cuda_here",
+        why="Torch compiles Triton kernels in processes of its own, where nothing puts CUDA C++ in "
+        "place of one.",
+        saves="nothing",
+        required=True,
+    ),
+    Patch(
         target="executorch.backends.cuda.cuda_backend:_full_zeros_preserving_strides",
         replacement="cuda_replacements:zeros_without_memory",
         why="The backend makes every cache again for each method that it compiles.",

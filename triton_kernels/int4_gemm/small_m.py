@@ -186,11 +186,12 @@ def launch(
     features: int,
     splits: int,
     activation: str,
+    above: int = 0,
 ) -> Tensor:
     """Launch the kernel; arguments and result are those of `op.int4_small_m`, [splits, ..., M, N].
 
     There is one call per tile size that may be needed. Neither Triton nor torch's compiled code
-    launches an empty grid.
+    launches an empty grid. For at most `above` rows nothing is launched or written.
     """
     group = group_of(codes, scales)
     blocks = blocks_per_step(group)
@@ -199,7 +200,7 @@ def launch(
     dtype = x.dtype if splits == 1 else torch.float32
     x = x.contiguous()
     out = x.new_empty((splits, *x.shape[:-1], width), dtype=dtype)
-    for tile, count in tile_counts(x.shape[-2], SMALL_M_TILES[blocks]):
+    for tile, count in tile_counts(x.shape[-2], SMALL_M_TILES[blocks], above):
         wrap_triton(int4_small_m_kernel)[(count, splits, codes.shape[0])](
             x,
             codes,

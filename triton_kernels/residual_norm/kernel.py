@@ -8,6 +8,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels.row_tiling import one_if_positive
+
 WARPS = 8
 
 
@@ -70,12 +72,17 @@ def launch(
     next_weight: Tensor,
     post_eps: float,
     next_eps: float,
+    above: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Launch the kernel; arguments and results are those of `op.residual_norm`, [1, T, H] each."""
+    """Launch the kernel; arguments and results are those of `op.residual_norm`, [1, T, H] each.
+
+    For at most `above` rows nothing is launched or written.
+    """
     stream = stream.contiguous()
     out, normed = stream.new_empty(stream.shape), stream.new_empty(stream.shape)
     hidden, rows = stream.shape[-1], stream.shape[-2]
-    wrap_triton(residual_norm_kernel)[(rows,)](
+    grid = rows * one_if_positive(rows - above) if above else rows
+    wrap_triton(residual_norm_kernel)[(grid,)](
         parts.contiguous(),
         stream,
         next_weight if post_weight is None else post_weight,

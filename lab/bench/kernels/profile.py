@@ -24,7 +24,7 @@ FUSED_ATTENTION = re.compile(r"softmax|bmm")
 # Other kernels are named after one operator. The first pattern that matches decides.
 NAMES = {
     ATTENTION: re.compile(r"sdpa|attention|bmm|softmax|flash|fmha", re.IGNORECASE),
-    INT4: re.compile(r"int4", re.IGNORECASE),
+    INT4: re.compile(r"int4|layer_products", re.IGNORECASE),
     DENSE: re.compile(
         r"triton_tem_fused|gemm|gemv|cutlass|nvjet|dense_small_m|(digits|screen|rescore)_kernel",
         re.IGNORECASE,

@@ -1,6 +1,7 @@
 """Which executor opens an artifact, and what is refused before native code is loaded."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,8 @@ MANIFEST = Manifest(
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: properties)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -90,6 +93,10 @@ def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
         r"compute capability 8\.0, this GPU has 9\.0: export on this machine",
     ),
     ({"device": None}, "compute capability None, this GPU has"),
+    (
+        {"device": replace(HOPPER, multiprocessors=144)},
+        "compiled for 144 multiprocessors, which its layers fill, this GPU has 132: export on",
+    ),
     ({"versions": {"torch": "1.13.1"}}, r"compiled with torch 1\.13, this is torch 2\."),
     ({"versions": {}}, "compiled with torch , this is torch"),
 ])  # fmt: skip

@@ -1,0 +1,128 @@
+"""Join what lies between the attentions of two layers into `eagle_aot::layer_products`."""
+
+import operator
+from dataclasses import dataclass
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+
+from eagle_aot.export.graph_checks.nodes import argument_tensor
+from eagle_aot.export.prepare.dense_rows import replace_node
+from eagle_aot.triton_kernels.layer_products.op import is_joinable, is_large_enough
+
+PRODUCT = torch.ops.eagle_aot.int4_small_m.default
+NORM = torch.ops.eagle_aot.residual_norm.default
+FLATTEN = torch.ops.aten.flatten.using_ints
+JOINED = torch.ops.eagle_aot.layer_products.default
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The nodes between two attentions: products with the output projection, gate and up, down, and
+    the next layer's queries, keys and values; the norms after the first and third."""
+
+    products: tuple[Node, Node, Node, Node]
+    norms: tuple[Node, Node]
+
+
+def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
+    """Replace the products and norms between attentions by one operator each, in place, wherever
+    its kernel serves them and nothing else reads what it computes on the way."""
+    for last in program.graph.find_nodes(op="call_function", target=PRODUCT):
+        between = _ending_with(last)
+        if between is not None and _is_served(between, multiprocessors):
+            _join(program, between, multiprocessors)
+    program.graph_module.recompile()
+
+
+def _ending_with(qkv: Node) -> Between | None:
+    """Return the nodes that end with a product, None if they are others."""
+    down_norm = _norm_before(qkv)
+    down = _input(down_norm, 0, PRODUCT)
+    gate = _input(_input(down, 0, FLATTEN), 0, PRODUCT)
+    out_norm = _norm_before(gate)
+    out = _input(out_norm, 0, PRODUCT)
+    if qkv.args[-1] or out is None or down is None or gate is None:
+        return None
+    assert out_norm is not None and down_norm is not None
+    stream = down_norm.args[1]
+    is_residual = isinstance(stream, Node) and stream.args == (out_norm, 0)
+    if not is_residual or any(len(node.users) > 1 for node in (out, gate, down, *out_norm.users)):
+        return None
+    return Between((out, gate, down, qkv), (out_norm, down_norm))
+
+
+def _norm_before(product: Node | None) -> Node | None:
+    """Return the norm whose second result a product reads."""
+    normed = _input(product, 0, operator.getitem)
+    return _input(normed, 0, NORM) if normed is not None and normed.args[1] == 1 else None
+
+
+def _input(node: Node | None, position: int, target: object) -> Node | None:
+    """Return an argument of a node if it is a call of `target`."""
+    argument = None if node is None else node.args[position]
+    return argument if isinstance(argument, Node) and argument.target is target else None
+
+
+def _is_served(between: Between, multiprocessors: int) -> bool:
+    """Whether the kernel computes these products and norms."""
+    out, gate, down, _ = between.products
+    stream = argument_tensor(between.norms[0].args[1])
+    fit = is_large_enough(stream.shape[-1], argument_tensor(gate.args[1]), multiprocessors)
+    is_gated = bool(gate.args[6]) and not out.args[6] and not down.args[6]
+    has_posts = {norm.args[2] is not None for norm in between.norms}
+    return (
+        fit
+        and is_gated
+        and len(has_posts) == 1
+        and between.norms[0].args[3] is None
+        and stream.dtype == torch.bfloat16
+        and all(_is_joinable(product) for product in between.products)
+    )
+
+
+def _is_joinable(product: Node) -> bool:
+    x, codes, scales = (argument_tensor(argument) for argument in product.args[:3])
+    features, zeros = product.args[4], product.args[3]
+    assert isinstance(features, int)
+    return zeros is None and is_joinable(codes, scales, features, x.shape[-1])
+
+
+def _join(program: ExportedProgram, between: Between, multiprocessors: int) -> None:
+    out, gate, down, qkv = between.products
+    out_norm, down_norm = between.norms
+    posts = [norm.args[2] for norm in between.norms if norm.args[2] is not None]
+    arguments = (
+        out.args[0],
+        out_norm.args[1],
+        [product.args[1] for product in between.products],
+        [product.args[2] for product in between.products],
+        [product.args[5] for product in between.products],
+        posts,
+        [norm.args[4] for norm in between.norms],
+        down_norm.args[3],
+        gate.args[6],
+        [eps for norm in between.norms for eps in norm.args[5:7]],
+        multiprocessors,
+    )
+    graph = program.graph
+    with graph.inserting_before(down_norm):
+        joined = graph.call_function(JOINED, arguments)
+        joined.meta = {
+            **down_norm.meta,
+            "val": JOINED(*torch.fx.map_arg(arguments, argument_tensor)),
+        }
+        parts, stream, normed = (_result(graph, joined, at) for at in range(3))
+    replace_node(program, qkv, parts)
+    for result in list(down_norm.users):
+        replace_node(program, result, normed if result.args[1] else stream)
+    inner = {out, out_norm, *out_norm.users, gate, down.args[0], down, down_norm}
+    for node in reversed([node for node in graph.nodes if node in inner]):
+        graph.erase_node(node)
+
+
+def _result(graph: Graph, joined: Node, at: int) -> Node:
+    result = graph.call_function(operator.getitem, (joined, at))
+    result.meta = {**joined.meta, "val": joined.meta["val"][at]}
+    return result

@@ -1,0 +1,190 @@
+"""Layers as one operator on a CPU, and the CUDA source that a GPU's kernel is compiled from."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from eagle_aot.common.errors import ExportError
+from eagle_aot.export.lowering.patches import CUDA, applied
+from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
+from eagle_aot.triton_kernels.layer_products import layer_products
+from eagle_aot.triton_kernels.residual_norm import residual_norm_reference
+from support.kernels.compiled import Launch, analyse_for_h100, launches, local_memory
+from support.kernels.layer_cases import LayerCase
+
+CASE = LayerCase(256, 384, 512, 640)
+WIDE = LayerCase(5376, 21504, 8192, 16384)
+SILU = LayerCase(4096, 14336, 4096, 6144, "silu", has_posts=False, has_scale=False)
+
+
+@pytest.mark.parametrize("case", [CASE, LayerCase(256, 384, 512, 640, "silu", False, False)])
+def test_the_operator_computes_what_separate_ones_do(case: LayerCase) -> None:
+    codes, scales, splits, posts, following, scale, activation, eps, count = case.weights("cpu", 4)
+    attended, stream = case.rows(3, "cpu")
+    widths = case.hidden, 2 * case.mlp, case.hidden, case.projected
+    weights = list(zip(codes, scales, [None] * 4, widths, splits, strict=True))
+    post = posts or [None, None]
+    branch = int4_small_m(attended, *weights[0], "")
+    after, normed = residual_norm_reference(
+        branch, stream, post[0], None, following[0], eps[0], eps[1]
+    )
+    hidden = int4_small_m(normed, *weights[1], activation)[0]
+    branch = int4_small_m(hidden, *weights[2], "")
+    last = post[1], scale, following[1], eps[2], eps[3]
+    after, normed = residual_norm_reference(branch, after, *last)
+    expected = int4_small_m(normed, *weights[3], ""), after, normed
+    arguments = codes, scales, splits, posts, following, scale, activation, eps, count
+    for found, wanted in zip(layer_products(attended, stream, *arguments), expected, strict=True):
+        assert torch.equal(found, wanted) and found.dtype == wanted.dtype
+
+
+TARGET = {"target": SimpleNamespace(arch=90)}
+
+
+WRITTEN = [
+    f"{name}_ptr"
+    for name in (
+        *("counters", "begun", "parts", "branch", "stream1", "normed1", "hidden"),
+        *("stream2", "normed2", "out"),
+    )
+]
+
+
+def compiler(monkeypatch: pytest.MonkeyPatch, home: str | None = None) -> Any:
+    """Return the kernel's module, with a CUDA toolkit at `home` or where nvcc is."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from eagle_aot.triton_kernels.layer_products import kernel
+
+    found = home or str(Path(str(shutil.which("nvcc"))).parents[1])
+    monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", found)
+    return kernel
+
+
+class Unlaunched:
+    """Takes the place of a kernel that another module launches."""
+
+    def __init__(self, kernel: object) -> None: ...
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments, **constants: None
+
+
+def launched(case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    """Return the call of the joined kernel for a layer of `case` on an H100."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from eagle_aot.triton_kernels.layer_products import kernel
+
+    for module in ("int4_gemm.small_m", "residual_norm.kernel"):
+        monkeypatch.setattr(f"eagle_aot.triton_kernels.{module}.wrap_triton", Unlaunched)
+    arguments = *case.rows(8, "meta"), *case.weights("meta", 132)
+    (call,) = launches(monkeypatch, kernel, lambda: kernel.launch(*arguments), (9, 0))
+    return call
+
+
+def test_both_kernels_have_the_same_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eagle_aot.triton_kernels.layer_products.kernel import SOURCE
+
+    declared = re.search(r"layer_products_kernel\(([^)]*)\)", SOURCE.read_text())
+    assert declared is not None
+    names = [re.sub(r".*[ *]", "", each.strip()) for each in declared[1].split(",")]
+    triton_names = launched(WIDE, monkeypatch).kernel.arg_names
+    assert [name.removesuffix("_ptr") for name in triton_names] == [*names, "CUDA"]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
+@pytest.mark.parametrize("case", [WIDE, SILU])
+def test_the_source_is_compiled_in_place_of_a_triton_kernel(
+    case: LayerCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernel = compiler(monkeypatch)
+    call = launched(case, monkeypatch)
+    with kernel.compiled_from_cuda():
+        binary = call.compiled((9, 0))
+    assert binary.metadata.name == "layer_products_kernel"
+    assert binary.metadata.num_warps == 20 and binary.metadata.shared == kernel.SHARED
+    assert local_memory(binary.asm["cubin"], tmp_path) <= 32
+    assert ".entry layer_products_kernel(" in binary.asm["ptx"]
+    assert call.constants["CUDA"].startswith(f"{kernel.MARK} {kernel.digest()} h=")
+
+
+def test_other_kernels_are_assembled_as_before() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from eagle_aot.triton_kernels.layer_products.kernel import replace_stage
+
+    stages: dict[str, Any] = {
+        "ptx": lambda module, metadata: f"{module}.ptx",
+        "cubin": lambda ptx, metadata: ptx.encode(),
+    }
+    replace_stage(None, stages, None)
+    assert stages["cubin"](stages["ptx"]("mov", {}), {}) == b"mov.ptx"
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = compiler(monkeypatch, "/nowhere")
+    with pytest.raises(ExportError, match="/nowhere/bin/nvcc: not found: set CUDA_HOME"):
+        kernel.nvcc("-ptx", kernel.SOURCE, [], TARGET)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
+def test_what_the_compiler_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = compiler(monkeypatch)
+    sizes = [f"-D{name}=128" for name in ("H", "I", "SHARED", "LAUNCHED", "BLOCKS")]
+    with pytest.raises(ExportError, match=r"as kernel\.py launches it"):
+        kernel.nvcc("-ptx", kernel.SOURCE, sizes, TARGET)
+
+
+class Layer(torch.nn.Module):
+    """A layer with its weights as parameters, as a program has them."""
+
+    def __init__(self, case: LayerCase) -> None:
+        super().__init__()
+        self.arguments = list(case.weights("cpu", 4))
+        for at in (0, 1, 3, 4):
+            self.arguments[at] = [frozen(tensor) for tensor in self.arguments[at]]
+            for number, parameter in enumerate(self.arguments[at]):
+                self.register_parameter(f"weight_{at}_{number}", parameter)
+        self.arguments[5] = self.scale = frozen(self.arguments[5])
+
+    def forward(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return layer_products(attended, stream, *self.arguments)
+
+
+def frozen(tensor: Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(tensor, requires_grad=False)
+
+
+def test_few_rows_launch_one_kernel_and_more_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowering copies nothing: a kernel that seemed to write a weight would get a copy of it."""
+    from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
+
+    analyse_for_h100(monkeypatch)
+    rows = torch.export.Dim("rows", min=1, max=40)
+    shapes = {"attended": {1: rows}, "stream": {1: rows}}
+    program = torch.export.export(
+        Layer(CASE), CASE.rows(9, "cpu"), dynamic_shapes=shapes, strict=False
+    )
+    with applied(CUDA):  # as lowering does
+        opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
+    wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
+    calls = [node for node in opened.graph.nodes if node.target is wrapper]
+    joined = calls[-1]
+    assert "attended_ptr" in joined.kwargs["kwargs"]
+    assert set(joined.kwargs["tensors_to_clone"]) == set(WRITTEN)
+    grids = [
+        [axis.meta["val"].node.expr for axis in call.kwargs["grid"][0] if isinstance(axis, Node)]
+        for call in calls
+    ]
+    (symbol,) = {symbol for grid in grids for axis in grid for symbol in axis.free_symbols}
+    for count in (1, 8, 9, 40):
+        launched = [all(axis.subs({symbol: count}) > 0 for axis in grid) for grid in grids]
+        assert launched[-1] is (count <= 8) and any(launched[:-1]) is (count > 8)
+    reinplace_inplaceable_ops_core(opened.graph)
+    assert all(not call.kwargs["tensors_to_clone"] for call in calls)

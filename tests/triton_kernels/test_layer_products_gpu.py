@@ -1,0 +1,67 @@
+"""Layers as one kernel on a GPU: the bits of the kernels that it replaces."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.triton_kernels.layer_products import layer_products
+from eagle_aot.triton_kernels.layer_products.op import separate_kernels
+from support.kernels.layer_cases import LayerCase
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs an H100 or H200",
+)
+
+CASES = {
+    "gemma4-31b, sliding to sliding": LayerCase(5376, 21504, 8192, 16384),
+    "gemma4-31b, sliding to full": LayerCase(5376, 21504, 8192, 18432),
+    "gemma4-31b, full to sliding": LayerCase(5376, 21504, 16384, 16384),
+    "qwen3-32b": LayerCase(5120, 25600, 8192, 10240, "silu", has_posts=False, has_scale=False),
+    "llama-3.1-8b": LayerCase(4096, 14336, 4096, 6144, "silu", has_posts=False, has_scale=False),
+}
+"""In Llama's, a tile of gate and up is handed on twice."""
+
+
+@pytest.fixture(autouse=True)
+def compiled_from_cuda() -> Iterator[None]:
+    from eagle_aot.triton_kernels.layer_products.kernel import compiled_from_cuda
+
+    with compiled_from_cuda():
+        yield
+
+
+def differing(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> list[int]:
+    """How many elements of each result are not the same bits."""
+    pairs = zip(found, expected, strict=True)
+    return [int((a != b).sum()) + int(a.isnan().sum()) for a, b in pairs]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bits_are_those_of_separate_kernels(name: str) -> None:
+    """Again and again, since a race does not show every time, and with more rows than the kernel
+    computes."""
+    case, count = CASES[name], torch.cuda.get_device_properties().multi_processor_count
+    weights = case.weights("cuda", count)
+    for rows in (1, 2, 5, 8, 9, 40):
+        for _ in range(30):
+            x = case.rows(rows, "cuda")
+            expected = separate_kernels(*x, *weights)
+            assert differing(layer_products(*x, *weights), expected) == [0, 0, 0]
+
+
+def test_a_graph_is_replayed_with_the_same_bits() -> None:
+    """Counters start from zero in every replay."""
+    case, count = next(iter(CASES.values())), torch.cuda.get_device_properties()
+    weights, x = case.weights("cuda", count.multi_processor_count), case.rows(5, "cuda")
+    expected = layer_products(*x, *weights)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = layer_products(*x, *weights)
+    for _ in range(100):
+        for result in found:
+            result.zero_()
+        graph.replay()
+        assert differing(found, expected) == [0, 0, 0]

@@ -1,0 +1,245 @@
+"""Launches the kernel of `kernel.cu`, which a program gets in place of a Triton kernel.
+
+Importing this module needs triton. AOTInductor takes Triton kernels alone into a program. So
+`layer_products_kernel` has the arguments of the CUDA kernel and says what it writes; within
+`compiled_from_cuda`, Triton's last stages compile `kernel.cu` instead of it.
+"""
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import wrap_triton
+
+from eagle_aot.common.errors import ExportError
+from eagle_aot.triton_kernels.int4_gemm import small_m
+from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
+from eagle_aot.triton_kernels.residual_norm import kernel as residual_norm
+from eagle_aot.triton_kernels.row_tiling import one_if_positive
+
+SOURCE = Path(__file__).with_name("kernel.cu")
+ROWS = 8
+"""Most rows that the kernel computes."""
+
+SETS, WARPS = 2, 8
+"""Sets of warps that multiply in each block, and their warps."""
+
+LAUNCHED_WARPS = SETS * (WARPS + 2)
+SHARED = SETS * 4 * (2 * (8192 + 1024) + ROWS * 528)
+"""Bytes of shared memory of a block: four slots of a ring for each set, as in `kernel.cu`."""
+
+LINE, COUNTERS = 32, 4
+MARK = "compiled from kernel.cu:"
+
+
+@triton.jit(do_not_specialize=["rows"])
+def layer_products_kernel(
+    attended_ptr: tl.tensor,
+    stream_ptr: tl.tensor,
+    o_codes_ptr: tl.tensor,
+    o_scales_ptr: tl.tensor,
+    gate_codes_ptr: tl.tensor,
+    gate_scales_ptr: tl.tensor,
+    down_codes_ptr: tl.tensor,
+    down_scales_ptr: tl.tensor,
+    qkv_codes_ptr: tl.tensor,
+    qkv_scales_ptr: tl.tensor,
+    post1_ptr: tl.tensor,
+    next1_ptr: tl.tensor,
+    post2_ptr: tl.tensor,
+    scale2_ptr: tl.tensor,
+    next2_ptr: tl.tensor,
+    counters_ptr: tl.tensor,
+    begun_ptr: tl.tensor,
+    parts_ptr: tl.tensor,
+    branch_ptr: tl.tensor,
+    stream1_ptr: tl.tensor,
+    normed1_ptr: tl.tensor,
+    hidden_ptr: tl.tensor,
+    stream2_ptr: tl.tensor,
+    normed2_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.tensor,
+    CUDA: tl.constexpr,
+) -> None:
+    """Stand for the kernel of `kernel.cu`: its arguments, and stores to all that it writes.
+
+    CUDA names sizes and the source's digest. It is no instruction, so nothing assembles this.
+    """
+    number = tl.inline_asm_elementwise(CUDA, "=r,r", [rows], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(counters_ptr, number)
+    tl.store(begun_ptr, number.to(tl.float32))
+    tl.store(parts_ptr, number.to(tl.float32))
+    tl.store(branch_ptr, number.to(branch_ptr.dtype.element_ty))
+    tl.store(stream1_ptr, number.to(branch_ptr.dtype.element_ty))
+    tl.store(normed1_ptr, number.to(branch_ptr.dtype.element_ty))
+    tl.store(hidden_ptr, number.to(branch_ptr.dtype.element_ty))
+    tl.store(stream2_ptr, number.to(branch_ptr.dtype.element_ty))
+    tl.store(normed2_ptr, number.to(branch_ptr.dtype.element_ty))
+    tl.store(out_ptr, number.to(out_ptr.dtype.element_ty))
+
+
+def launch(
+    attended: Tensor,
+    stream: Tensor,
+    codes: list[Tensor],
+    scales: list[Tensor],
+    splits: list[int],
+    post_weights: list[Tensor],
+    next_weights: list[Tensor],
+    scale: Tensor | None,
+    activation: str,
+    eps: list[float],
+    multiprocessors: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch the kernels; arguments and results are those of `op.layer_products`, [S, 1, R, N] and
+    twice [1, R, H].
+
+    For every number of rows either this kernel's grid is empty or those of all others are.
+    """
+    hidden_size, rows = stream.shape[-1], stream.shape[-2]
+    tiles = [product.shape[0] for product in codes]
+    posts = post_weights or [next_weights[0], next_weights[1]]
+
+    def product(x: Tensor, at: int, activated: str = "") -> Tensor:
+        weight = codes[at], scales[at], None, tiles[at] * TILE_N, splits[at], activated
+        return small_m.launch(x, *weight, above=ROWS)
+
+    def norm(parts: Tensor, onto: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        post, by = post_weights[at] if post_weights else None, scale if at else None
+        last = post, by, next_weights[at], eps[2 * at], eps[2 * at + 1]
+        return residual_norm.launch(parts, onto, *last, above=ROWS)
+
+    attended, stream = attended.contiguous(), stream.contiguous()
+    stream1, normed1 = norm(product(attended, 0), stream, 0)
+    hidden = product(normed1, 1, activation).flatten(0, 1)
+    stream2, normed2 = norm(product(hidden, 2), stream1, 1)
+    out = product(normed2, 3)
+
+    programs, lane = multiprocessors * SETS * WARPS, 4 * 32
+    counters = (COUNTERS + splits[2]) * LINE + programs + 2 * tiles[0] * WARPS
+    sizes = {
+        "H": hidden_size,
+        "I": hidden.shape[-1],
+        "O_K": attended.shape[-1],
+        "QKV_N": tiles[3] * TILE_N,
+        "O_SPLITS": splits[0],
+        "DOWN_SPLITS": splits[2],
+        "QKV_SPLITS": splits[3],
+        "BLOCKS": multiprocessors,
+        "HAS_POST": int(bool(post_weights)),
+        "HAS_SCALE": int(scale is not None),
+        "SILU": int(activation == "silu"),
+        **dict(zip(("POST_EPS1", "NEXT_EPS1", "POST_EPS2", "NEXT_EPS2"), eps, strict=True)),
+    }
+    wrap_triton(layer_products_kernel)[(multiprocessors * one_if_positive(ROWS + 1 - rows),)](
+        attended,
+        stream,
+        *(tensor for pair in zip(codes, scales, strict=True) for tensor in pair),
+        posts[0],
+        next_weights[0],
+        posts[1],
+        next_weights[1] if scale is None else scale,
+        next_weights[1],
+        stream.new_zeros(counters, dtype=torch.int32),
+        stream.new_empty(programs * lane, dtype=torch.float32),
+        stream.new_empty(max(splits[0], splits[2]) * tiles[0] * WARPS * lane, dtype=torch.float32),
+        stream.new_empty(ROWS * hidden_size),
+        stream1,
+        normed1,
+        hidden,
+        stream2,
+        normed2,
+        out,
+        rows,
+        CUDA=described(sizes),
+        num_warps=SETS * WARPS,
+    )
+    return out, stream2, normed2
+
+
+def described(sizes: dict[str, int | float]) -> str:
+    """Return the text that stands in the kernel's code for `kernel.cu` with these macros.
+
+    In small letters: where torch analyses a kernel, a D of a constant is an attribute of a pointer.
+    """
+    macros = sizes | {"shared": SHARED, "launched": 32 * LAUNCHED_WARPS}
+    text = " ".join(f"{name}={value!r}" for name, value in macros.items())
+    return f"{MARK} {digest()} {text}".lower()
+
+
+@cache
+def digest() -> str:
+    """Return a digest of the source, which tells versions of it apart in Triton's cache."""
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+
+
+@contextmanager
+def compiled_from_cuda() -> Iterator[None]:
+    """Let Triton compile `kernel.cu` for `layer_products_kernel`, in this process alone."""
+    before = triton.knobs.runtime.add_stages_inspection_hook
+    triton.knobs.runtime.add_stages_inspection_hook = replace_stage
+    try:
+        yield
+    finally:
+        triton.knobs.runtime.add_stages_inspection_hook = before
+
+
+def replace_stage(*arguments: Any) -> tuple[str, str] | None:
+    """Replace the stages that make and assemble PTX: for this kernel, both compile `kernel.cu`.
+
+    A program gets the PTX, compiled again; the export itself launches what is assembled here.
+    Triton calls this with itself and its stages, and from 3.7 on without arguments for what its
+    cache is to tell apart.
+    """
+    if not arguments:
+        return digest(), digest()
+    stages: dict[str, Callable[..., Any]] = arguments[1]
+    make_ptx, assemble = stages["ptx"], stages["cubin"]
+
+    def make_or_compile(module: object, metadata: dict[str, Any]) -> str:
+        ptx = str(make_ptx(module, metadata))
+        if (found := re.search(rf"{MARK} \w+ (.*)", ptx)) is None:
+            return ptx
+        metadata["num_warps"], metadata["shared"] = LAUNCHED_WARPS, SHARED
+        macros = [f"-D{macro}" for macro in found[1].upper().split()]
+        return f"// {MARK} {found[1]}\n{nvcc('-ptx', SOURCE, macros, metadata).decode()}"
+
+    def assemble_or_compile(ptx: str, metadata: dict[str, Any]) -> bytes:
+        if MARK not in ptx:
+            return bytes(assemble(ptx, metadata))
+        with TemporaryDirectory() as directory:
+            source = Path(directory) / "kernel.ptx"
+            source.write_text(ptx)
+            return nvcc("-cubin", source, [], metadata)
+
+    stages["ptx"], stages["cubin"] = make_or_compile, assemble_or_compile
+    return None
+
+
+def nvcc(kind: str, source: Path, macros: list[str], metadata: Mapping[str, Any]) -> bytes:
+    """Compile a source to `kind` for the target that Triton compiles for. Raises ExportError."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    compiler = Path(CUDA_HOME or "/usr/local/cuda") / "bin" / "nvcc"
+    with TemporaryDirectory() as directory:
+        result = Path(directory) / "result"
+        flags = kind, f"-arch=sm_{metadata['target'].arch}a", "-O3", "-std=c++17", *macros
+        command = [str(compiler), *flags, "-o", str(result), str(source)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except FileNotFoundError as error:
+            raise ExportError(f"{compiler}: not found: set CUDA_HOME to a CUDA toolkit") from error
+        except subprocess.CalledProcessError as error:
+            raise ExportError(f"{compiler}: {source.name}: {error.stderr.strip()}") from error
+        return result.read_bytes()

@@ -1,0 +1,127 @@
+"""`eagle_aot::layer_products`, what lies between the attentions of two decoder layers.
+
+It is one node of a graph, in place of four `int4_small_m` and two `residual_norm`, whose bits it
+keeps. Lowered for a GPU it becomes the kernel of `kernel.cu` for at most `ROWS` rows, and the
+kernels of those operators for more; on a CPU it runs them. Neither importing this module nor
+tracing needs triton.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch.library import custom_op, triton_op
+
+from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
+from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, TILE_N, group_of
+from eagle_aot.triton_kernels.residual_norm import residual_norm
+
+GROUP = 32
+"""The group size of the weights that the kernel reads."""
+
+LEAST_WIDTH = 2048
+"""The least hidden size: below, `residual_norm` adds up in another order."""
+
+PROGRAMS_PER_MULTIPROCESSOR = 2
+
+# `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
+_operator = triton_op if find_spec("triton") else custom_op
+
+
+def is_joinable(codes: Tensor, scales: Tensor, features: int, columns: int) -> bool:
+    """Whether the kernel reads a packed weight, [tiles, blocks, words] and [tiles, steps, scales]:
+    whole tiles, in groups of `GROUP` columns."""
+    whole = (features, columns) == (codes.shape[0] * TILE_N, codes.shape[1] * BLOCK_K)
+    return whole and group_of(codes, scales) == GROUP
+
+
+def is_large_enough(hidden_size: int, gate: Tensor, multiprocessors: int) -> bool:
+    """Whether `residual_norm` adds up as the kernel does, and each set of its warps gets a share of
+    `gate`, the codes [tiles, blocks, words] of gate and up."""
+    shares = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
+    return hidden_size >= LEAST_WIDTH and gate.shape[0] * gate.shape[1] >= shares
+
+
+@_operator("eagle_aot::layer_products", mutates_args={})
+def layer_products(
+    attended: Tensor,
+    stream: Tensor,
+    codes: list[Tensor],
+    scales: list[Tensor],
+    splits: list[int],
+    post_weights: list[Tensor],
+    next_weights: list[Tensor],
+    scale: Tensor | None,
+    activation: str,
+    eps: list[float],
+    multiprocessors: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the parts of the next layer's queries, keys and values, the stream and its norm.
+
+    `attended` [1, R, K] is multiplied by the first of four packed weights, whose order is output
+    product, gate and up, down, and the next projections; `codes`, `scales` and `splits` are those
+    of `int4_small_m`. Around the second and third, the residual sums and norms are those of
+    `residual_norm`, the first with `post_weights[0]` and `next_weights[0]` [H], the second with the
+    others and `scale` [1]. `post_weights` is empty without them. `eps` are post, next, post, next.
+    Parts are [S, 1, R, N], stream [1, R, H] and its norm too. The kernel fills `multiprocessors`.
+    """
+    from eagle_aot.triton_kernels.layer_products.kernel import launch
+
+    return launch(
+        attended, stream, codes, scales, splits, post_weights, next_weights, scale, activation, eps,
+        multiprocessors,
+    )  # fmt: skip
+
+
+def separate_kernels(
+    attended: Tensor,
+    stream: Tensor,
+    codes: list[Tensor],
+    scales: list[Tensor],
+    splits: list[int],
+    post_weights: list[Tensor],
+    next_weights: list[Tensor],
+    scale: Tensor | None,
+    activation: str,
+    eps: list[float],
+    multiprocessors: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Do what `layer_products` does by the operators that it replaces: [S, 1, R, N], [1, R, H]
+    twice."""
+
+    def product(x: Tensor, at: int, activated: str = "") -> Tensor:
+        features = codes[at].shape[0] * TILE_N
+        return int4_small_m(x, codes[at], scales[at], None, features, splits[at], activated)
+
+    def norm(parts: Tensor, onto: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        post = post_weights[at] if post_weights else None
+        by = scale if at else None
+        return residual_norm(parts, onto, post, by, next_weights[at], eps[2 * at], eps[2 * at + 1])
+
+    stream, normed = norm(product(attended, 0), stream, 0)
+    hidden = product(normed, 1, activation).flatten(0, 1)
+    stream, normed = norm(product(hidden, 2), stream, 1)
+    return product(normed, 3), stream, normed
+
+
+layer_products.register_kernel("cpu")(separate_kernels)
+
+
+@layer_products.register_fake
+def _shapes(
+    attended: Tensor,
+    stream: Tensor,
+    codes: list[Tensor],
+    scales: list[Tensor],
+    splits: list[int],
+    post_weights: list[Tensor],
+    next_weights: list[Tensor],
+    scale: Tensor | None,
+    activation: str,
+    eps: list[float],
+    multiprocessors: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    width = codes[3].shape[0] * TILE_N
+    dtype = stream.dtype if splits[3] == 1 else torch.float32
+    parts = stream.new_empty((splits[3], *stream.shape[:-1], width), dtype=dtype)
+    return parts, torch.empty_like(stream), torch.empty_like(stream)
