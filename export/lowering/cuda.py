@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,13 +98,13 @@ def compile_methods(
         # A GPU's program has no vectors on the host: do not compile some to find out which work.
         "cpp.vec_isa_ok": False,
     }
-    if capability() == H100:
-        for program in programs.values():
-            join_layers(program, multiprocessors())
+    joins = capability() == H100
+    for program in programs.values() if joins else ():
+        join_layers(program, multiprocessors())
     with (
         applied(CUDA, replacements),
         quiet_tuning(),
-        compiled_from_cuda(),
+        compiled_from_cuda() if joins else nullcontext(),
         config.patch(settings),
     ):
         return to_edge_transform_and_lower(

@@ -48,7 +48,9 @@ def _ending_with(qkv: Node) -> Between | None:
     assert out_norm is not None and down_norm is not None
     stream = down_norm.args[1]
     is_residual = isinstance(stream, Node) and stream.args == (out_norm, 0)
-    if not is_residual or any(len(node.users) > 1 for node in (out, gate, down, *out_norm.users)):
+    inner = (out, gate, *down.all_input_nodes[:1], down, *out_norm.users)
+    is_private = len(out_norm.users) == 2 and all(len(node.users) == 1 for node in inner)
+    if not is_residual or not is_private:
         return None
     return Between((out, gate, down, qkv), (out_norm, down_norm))
 
@@ -69,6 +71,8 @@ def _is_served(between: Between, multiprocessors: int) -> bool:
     """Whether the kernel computes these products and norms."""
     out, gate, down, _ = between.products
     stream = argument_tensor(between.norms[0].args[1])
+    if isinstance(stream.shape[-2], int):  # a fixed row would be no argument of the kernel
+        return False
     fit = is_large_enough(stream.shape[-1], argument_tensor(gate.args[1]), multiprocessors)
     is_gated = bool(gate.args[6]) and not out.args[6] and not down.args[6]
     has_posts = {norm.args[2] is not None for norm in between.norms}
@@ -77,9 +81,16 @@ def _is_served(between: Between, multiprocessors: int) -> bool:
         and is_gated
         and len(has_posts) == 1
         and between.norms[0].args[3] is None
-        and stream.dtype == torch.bfloat16
+        and all(argument_tensor(node).dtype == torch.bfloat16 for node in _floats(between))
         and all(_is_joinable(product) for product in between.products)
     )
+
+
+def _floats(between: Between) -> list[Node]:
+    """Return what the kernel reads in bfloat16."""
+    read = [between.products[0].args[0], *(product.args[2] for product in between.products)]
+    read += [argument for norm in between.norms for argument in norm.args[1:5]]
+    return [node for node in read if isinstance(node, Node)]
 
 
 def _is_joinable(product: Node) -> bool:

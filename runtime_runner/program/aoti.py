@@ -28,10 +28,6 @@ from eagle_aot.runtime_runner.program.pte import (
 ALIGNMENT = 16  # bytes, which compiled kernels assume of every input
 
 
-HOPPER = "9.0"
-"""The compute capability for which layers are one kernel, whose blocks wait for each other."""
-
-
 class AotiExecutor:
     """Runs methods on the current CUDA device and stream, one sequence at a time."""
 
@@ -110,13 +106,6 @@ def check_machine(directory: Path, manifest: Manifest) -> None:
         raise UnsupportedError(
             f"{directory}: compiled for compute capability {compiled_for}, this GPU has {here}: "
             "export on this machine"
-        )
-    count = torch.cuda.get_device_properties().multi_processor_count
-    needed = manifest.device.multiprocessors if manifest.device and here == HOPPER else 0
-    if count < needed:
-        raise UnsupportedError(
-            f"{directory}: compiled for {needed} multiprocessors, which its layers fill, this GPU "
-            f"has {count}: export on this machine"
         )
     built, installed = minor(manifest.versions.get("torch", "")), minor(torch.__version__)
     if built != installed:

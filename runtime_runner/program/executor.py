@@ -77,6 +77,8 @@ def open_program(
             f"executor {executor!r} does not run {backend} artifacts: use {' or '.join(fitting)}"
         )
     methods = methods_of(manifest.drafter, manifest.methods)
+    if manifest.backend == "cuda" and torch.cuda.is_available():
+        check_multiprocessors(directory, manifest)
     if chosen == "aoti":
         from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 
@@ -91,6 +93,20 @@ def open_program(
     from eagle_aot.runtime_runner.program.executorch import ExecuTorchExecutor
 
     return ExecuTorchExecutor(directory, manifest, methods)
+
+
+def check_multiprocessors(directory: Path, manifest: Manifest) -> None:
+    """Raise UnsupportedError unless this GPU has the multiprocessors that an artifact fills, if it
+    is for a GPU whose layers are one kernel: its blocks wait for each other."""
+    device = manifest.device
+    if device is None or device.compute_capability != "9.0":
+        return
+    count = torch.cuda.get_device_properties().multi_processor_count
+    if count < device.multiprocessors:
+        raise UnsupportedError(
+            f"{directory}: compiled for {device.multiprocessors} multiprocessors, this GPU has "
+            f"{count}: export on this machine"
+        )
 
 
 def check_memory(weights: int, caches: int, sequences: int, device: torch.device) -> None:

@@ -112,7 +112,7 @@ def test_the_source_is_compiled_in_place_of_a_triton_kernel(
     assert binary.metadata.num_warps == 20 and binary.metadata.shared == kernel.SHARED
     assert local_memory(binary.asm["cubin"], tmp_path) <= 32
     assert ".entry layer_products_kernel(" in binary.asm["ptx"]
-    assert call.constants["CUDA"].startswith(f"{kernel.MARK} {kernel.digest()} h=")
+    assert call.constants["CUDA"].startswith(f"{kernel.MARK} {kernel.digest()} hidden=")
 
 
 def test_other_kernels_are_assembled_as_before() -> None:

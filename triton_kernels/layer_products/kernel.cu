@@ -8,8 +8,9 @@
 // Weights are packed INT4 in groups of 32, symmetric (int4_gemm/packing.py). Factors, the order of sums and
 // roundings are those of int4_small_m_kernel and residual_norm_kernel: results are the same to the bit.
 //
-// Sizes are macros, which `kernel.py` defines: H, I, O_K, QKV_N, O_SPLITS, DOWN_SPLITS, QKV_SPLITS, BLOCKS of the grid,
-// HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both norms, and SHARED and LAUNCHED, which are checked.
+// Sizes are macros, which `kernel.py` defines: the widths HIDDEN, MLP, ATTENDED and PROJECTED (of q/k/v), O_SPLITS,
+// DOWN_SPLITS, QKV_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both norms, and
+// SHARED and LAUNCHED, which are checked.
 #include <cstdint>
 #include <cuda_bf16.h>
 
@@ -24,14 +25,14 @@
 #define WEIGHTS (2 * (CODES + SCALES)) // a slot holds 256 columns of a tile
 #define SLOT (WEIGHTS + 8 * ROW)
 static_assert(SETS * SLOTS * SLOT == SHARED && THREADS == LAUNCHED, "as kernel.py launches it");
-#define CHUNKS ((H + 2047) / 2048)     // of a row, with eight columns for each of 256 threads
-#define LINE 32                        // numbers in 128 bytes
+#define CHUNKS ((HIDDEN + 2047) / 2048) // of a row, with eight columns for each of 256 threads
+#define LINE 32                         // numbers in 128 bytes
 
 // Counters, zero at first: some in a line of their own, then those of each warp of a program or of a tile.
 enum { NORM1, NORM2, DONE_O, DONE_DOWN, DONE_GATE };
 #define BEGUN ((DONE_GATE + DOWN_SPLITS) * LINE)
 #define O_PARTS (BEGUN + PROGRAMS * WARPS)
-#define DOWN_PARTS (O_PARTS + H / 128 * WARPS)
+#define DOWN_PARTS (O_PARTS + HIDDEN / 128 * WARPS)
 
 typedef __nv_bfloat16 bf16;
 
@@ -265,7 +266,7 @@ union Eight {
 __device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
 
 struct Norm {
-  const bf16 *branch, *stream, *post, *scale, *next;  // scale [1], the others [.., H]
+  const bf16 *branch, *stream, *post, *scale, *next;  // scale [1], the others [.., HIDDEN]
   bf16 *sum, *normed;
   float post_eps, next_eps;
 };
@@ -285,7 +286,7 @@ __device__ __forceinline__ float factor_of(const float (&v)[CHUNKS][8], float ep
 #pragma unroll
   for (int d = 4; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
   set_barrier(set);
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(divided(s, (float)H) + eps));
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(divided(s, (float)HIDDEN) + eps));
   return r;
 }
 
@@ -297,16 +298,16 @@ __device__ __forceinline__ void residual_norm(const Norm& n, int row, float* sum
   auto load = [&](Eight(&to)[CHUNKS], const bf16* from) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
-      if (c * 2048 + thread * 8 < H) to[c].raw = __ldcg((const uint4*)(from + c * 2048 + thread * 8));
+      if (c * 2048 + thread * 8 < HIDDEN) to[c].raw = __ldcg((const uint4*)(from + c * 2048 + thread * 8));
   };
-  auto live = [&](int c) { return c * 2048 + thread * 8 < H; };
+  auto live = [&](int c) { return c * 2048 + thread * 8 < HIDDEN; };
   float scale = HAS_SCALE && n.scale ? __bfloat162float(*n.scale) : 1.0f;
-  load(stream, n.stream + (size_t)row * H);
+  load(stream, n.stream + (size_t)row * HIDDEN);
   if (HAS_POST) load(post, n.post);
   load(next, n.next);
   if (thread == 0) spin(done, target);
   set_barrier(set);
-  load(branch, n.branch + (size_t)row * H);
+  load(branch, n.branch + (size_t)row * HIDDEN);
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
@@ -322,7 +323,7 @@ __device__ __forceinline__ void residual_norm(const Norm& n, int row, float* sum
         if (HAS_SCALE && n.scale) v[c][j] = rounded(__fmul_rn(v[c][j], scale));
         stream[c].v[j] = __float2bfloat16_rn(v[c][j]);
       }
-      *(uint4*)(n.sum + (size_t)row * H + c * 2048 + thread * 8) = stream[c].raw;
+      *(uint4*)(n.sum + (size_t)row * HIDDEN + c * 2048 + thread * 8) = stream[c].raw;
     }
   factor = factor_of(v, n.next_eps, sums, thread, set);
 #pragma unroll
@@ -331,7 +332,7 @@ __device__ __forceinline__ void residual_norm(const Norm& n, int row, float* sum
 #pragma unroll
       for (int j = 0; j < 8; j++)
         next[c].v[j] = __float2bfloat16_rn(__fmul_rn(__fmul_rn(factor, v[c][j]), __bfloat162float(next[c].v[j])));
-      *(uint4*)(n.normed + (size_t)row * H + c * 2048 + thread * 8) = next[c].raw;
+      *(uint4*)(n.normed + (size_t)row * HIDDEN + c * 2048 + thread * 8) = next[c].raw;
     }
 }
 
@@ -355,10 +356,10 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   auto counter = [&](int i) { return counters + LINE * i; };
   auto product = [&](int phase) {
     switch (phase) {
-      case 0: return Product{o_codes, o_scales, H / 128, O_K / 128, O_SPLITS, false};
-      case 1: return Product{gate_codes, gate_scales, 2 * I / 128, H / 128, 1, true};
-      case 2: return Product{down_codes, down_scales, H / 128, I / 128, DOWN_SPLITS, false};
-      default: return Product{qkv_codes, qkv_scales, QKV_N / 128, H / 128, QKV_SPLITS, false};
+      case 0: return Product{o_codes, o_scales, HIDDEN / 128, ATTENDED / 128, O_SPLITS, false};
+      case 1: return Product{gate_codes, gate_scales, 2 * MLP / 128, HIDDEN / 128, 1, true};
+      case 2: return Product{down_codes, down_scales, HIDDEN / 128, MLP / 128, DOWN_SPLITS, false};
+      default: return Product{qkv_codes, qkv_scales, PROJECTED / 128, HIDDEN / 128, QKV_SPLITS, false};
     }
   };
 
@@ -436,12 +437,12 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
 #pragma unroll
         for (int k = 0; k < 2; k++)
           if (row + k < rows)
-            hidden[(row + k) * I + 64 * piece.tile + 8 * w + lane / 4] = __float2bfloat16_rn(activated(acc[k], acc[2 + k]));
+            hidden[(row + k) * MLP + 64 * piece.tile + 8 * w + lane / 4] = __float2bfloat16_rn(activated(acc[k], acc[2 + k]));
       } else if (phase == 3) {
 #pragma unroll
         for (int k = 0; k < 2; k++)
           if (row + k < rows) {
-            size_t at = (size_t)(piece.split * rows + row + k) * QKV_N + n;
+            size_t at = (size_t)(piece.split * rows + row + k) * PROJECTED + n;
             if (QKV_SPLITS == 1)
               ((bf16*)out)[at] = __float2bfloat16_rn(acc[k]), ((bf16*)out)[at + 8] = __float2bfloat16_rn(acc[2 + k]);
             else
@@ -454,7 +455,9 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
         __syncwarp();
         unsigned before = 0;
         if (lane == 0) before = count(counters + (phase ? DOWN_PARTS : O_PARTS) + piece.tile * WARPS + w);
-        if (__shfl_sync(~0u, before, 0) < p.splits - 1) continue;
+        before = __shfl_sync(~0u, before, 0);
+        __syncwarp();
+        if (before < p.splits - 1) continue;
         float sum[4] = {};
 #pragma unroll 6
         for (int s = 0; s < p.splits; s++) {
@@ -466,7 +469,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
 #pragma unroll
         for (int k = 0; k < 2; k++)
           if (row + k < rows) {
-            bf16* at = branch + (row + k) * H + n;
+            bf16* at = branch + (row + k) * HIDDEN + n;
             at[0] = __float2bfloat16_rn(sum[k]), at[8] = __float2bfloat16_rn(sum[2 + k]);
           }
       }

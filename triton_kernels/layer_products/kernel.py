@@ -129,10 +129,10 @@ def launch(
     programs, lane = multiprocessors * SETS * WARPS, 4 * 32
     counters = (COUNTERS + splits[2]) * LINE + programs + 2 * tiles[0] * WARPS
     sizes = {
-        "H": hidden_size,
-        "I": hidden.shape[-1],
-        "O_K": attended.shape[-1],
-        "QKV_N": tiles[3] * TILE_N,
+        "HIDDEN": hidden_size,
+        "MLP": hidden.shape[-1],
+        "ATTENDED": attended.shape[-1],
+        "PROJECTED": tiles[3] * TILE_N,
         "O_SPLITS": splits[0],
         "DOWN_SPLITS": splits[2],
         "QKV_SPLITS": splits[3],
@@ -180,8 +180,9 @@ def described(sizes: dict[str, int | float]) -> str:
 
 @cache
 def digest() -> str:
-    """Return a digest of the source, which tells versions of it apart in Triton's cache."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    """Return a digest of both sources, which tells versions of them apart in Triton's cache."""
+    both = SOURCE.read_bytes() + Path(__file__).read_bytes()
+    return hashlib.sha256(both).hexdigest()[:16]
 
 
 @contextmanager
@@ -231,10 +232,12 @@ def nvcc(kind: str, source: Path, macros: list[str], metadata: Mapping[str, Any]
     """Compile a source to `kind` for the target that Triton compiles for. Raises ExportError."""
     from torch.utils.cpp_extension import CUDA_HOME
 
-    compiler = Path(CUDA_HOME or "/usr/local/cuda") / "bin" / "nvcc"
+    compiler = Path(str(CUDA_HOME)) / "bin" / "nvcc"
     with TemporaryDirectory() as directory:
         result = Path(directory) / "result"
-        flags = kind, f"-arch=sm_{metadata['target'].arch}a", "-O3", "-std=c++17", *macros
+        target = f"-arch=sm_{metadata['target'].arch}a"
+        # Nothing here is for the host, so any host compiler will do.
+        flags = kind, target, "-allow-unsupported-compiler", "-O3", "-std=c++17", *macros
         command = [str(compiler), *flags, "-o", str(result), str(source)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)

@@ -1,7 +1,7 @@
 """`eagle_aot::layer_products`, what lies between the attentions of two decoder layers.
 
 It is one node of a graph, in place of four `int4_small_m` and two `residual_norm`, whose bits it
-keeps. Lowered for a GPU it becomes the kernel of `kernel.cu` for at most `ROWS` rows, and the
+keeps. Lowered for a GPU it becomes the kernel of `kernel.cu` for at most eight rows, and the
 kernels of those operators for more; on a CPU it runs them. Neither importing this module nor
 tracing needs triton.
 """

@@ -23,12 +23,13 @@ if not find_spec("triton"):
 
 from executorch.backends.cuda import cuda_backend, cuda_weight_collector
 from torch._higher_order_ops import triton_kernel_wrap
-from torch._inductor import cpp_builder
+from torch._inductor import config, cpp_builder
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.export.lowering.cuda_replacements import (
     analyse_once,
+    compile_cuda_here,
     object_per_kernel,
     write_holes,
     zeros_without_memory,
@@ -201,6 +202,16 @@ def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.Monkey
     expected, each = opened(program, nullcontext())
     written, once = opened(program, applied(CUDA))
     assert written == expected and 2 * once == len(written) <= each
+
+
+@pytest.mark.parametrize(("name", "threads"), [("layer_products_kernel", 1), ("other", 7)])
+def test_cuda_is_compiled_in_this_process(name: str, threads: int) -> None:
+    seen: list[Any] = []
+    compile_kernel = compile_cuda_here(lambda *arguments: seen.append(config.compile_threads))
+    with config.patch(compile_threads=7):
+        compile_kernel(None, "kernel_0", f"@triton.jit\ndef {name}(x_ptr):\n    pass", "cuda")
+        assert config.compile_threads == 7
+    assert seen == [threads]
 
 
 @pytest.mark.parametrize("value", [0, 1])

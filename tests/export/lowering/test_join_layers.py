@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from eagle_aot.artifact import TARGET_VERIFY
 from eagle_aot.export import run_check
@@ -12,7 +13,10 @@ from eagle_aot.export.lowering.join_layers import JOINED, NORM, PRODUCT, join_la
 from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.export.spec import CUDA
+from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.layer_products import op
+from eagle_aot.triton_kernels.residual_norm import residual_norm
+from support.kernels.layer_cases import LayerCase
 from support.pairs import dummy, load, short_dummy
 
 
@@ -57,4 +61,77 @@ def test_a_step_computes_the_same(drafter: str, monkeypatch: pytest.MonkeyPatch)
     join_layers(program, 2)
     assert counts(program)[0] > 0
     for found, wanted in zip(program.module()(*step), expected, strict=True):
+        assert torch.equal(found, wanted)
+
+
+CASE = LayerCase(256, 384, 512, 640)
+ROWS = torch.export.Dim("rows", min=1, max=40)
+
+
+class Between(nn.Module):
+    """Products and norms between two attentions, which `broken` changes in one respect."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+        codes, scales, self.splits, posts, following, scale, *_ = CASE.weights("cpu", 2)
+        if broken == "groups of 64":
+            scales[1] = scales[1][..., :256]
+        if broken == "a norm in float32":
+            following[0] = following[0].float()
+        self.zeros = [torch.zeros_like(scales[0]) if broken == "zero points" else None, None]
+        self.posts = [None if broken == "one norm before a sum" else posts[0], posts[1]]
+        self.scales = [scale if broken == "both sums scaled" else None, scale]
+        self.weights = list(zip(codes, scales, strict=True))
+        self.following = following
+
+    def product(self, x: Tensor, at: int, zeros: Tensor | None, activation: str = "") -> Tensor:
+        features = self.weights[at][0].shape[0] * 128
+        last = features, self.splits[at], activation
+        return int4_small_m(x, *self.weights[at], zeros, *last)
+
+    def forward(self, attended: Tensor, stream: Tensor) -> list[Tensor]:
+        eps = 1e-6, 1e-6
+        parts = self.product(attended, 0, self.zeros[0])
+        first = self.posts[0], self.scales[0], self.following[0]
+        after, normed = residual_norm(parts, stream, *first, *eps)
+        hidden = self.product(normed, 1, None, CASE.activation).flatten(0, 1)
+        parts = self.product(hidden, 2, None)
+        second = self.posts[1], self.scales[1], self.following[1]
+        last, normed = residual_norm(parts, after, *second, *eps)
+        results = [self.product(normed, 3, None), last]
+        if self.broken == "hidden rows are read":
+            results.append(hidden)
+        if self.broken == "the sum between is read":
+            results.append(after + 1)
+        return results
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "",
+        "a fixed row",
+        "groups of 64",
+        "zero points",
+        "a norm in float32",
+        "one norm before a sum",
+        "both sums scaled",
+        "hidden rows are read",
+        "the sum between is read",
+    ],
+)
+def test_what_the_kernel_does_not_compute_is_left_alone(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, "LEAST_WIDTH", 1)
+    shapes = (
+        None if broken == "a fixed row" else {name: {1: ROWS} for name in ("attended", "stream")}
+    )
+    rows = CASE.rows(1 if broken == "a fixed row" else 3, "cpu")
+    program = torch.export.export(Between(broken), rows, dynamic_shapes=shapes, strict=False)
+    expected = program.module()(*rows)
+    join_layers(program, 2)
+    assert counts(program) == ((0, 4, 2) if broken else (1, 0, 0))
+    for found, wanted in zip(program.module()(*rows), expected, strict=True):
         assert torch.equal(found, wanted)

@@ -20,7 +20,7 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.program.aoti import aligned, check_machine, minor
-from eagle_aot.runtime_runner.program.executor import open_program
+from eagle_aot.runtime_runner.program.executor import check_multiprocessors, open_program
 
 HOPPER = Device(name="a GPU", compute_capability="9.0", multiprocessors=132, cuda="13.0")
 MANIFEST = Manifest(
@@ -93,10 +93,6 @@ def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
         r"compute capability 8\.0, this GPU has 9\.0: export on this machine",
     ),
     ({"device": None}, "compute capability None, this GPU has"),
-    (
-        {"device": replace(HOPPER, multiprocessors=144)},
-        "compiled for 144 multiprocessors, which its layers fill, this GPU has 132: export on",
-    ),
     ({"versions": {"torch": "1.13.1"}}, r"compiled with torch 1\.13, this is torch 2\."),
     ({"versions": {}}, "compiled with torch , this is torch"),
 ])  # fmt: skip
@@ -105,6 +101,17 @@ def test_program_for_another_machine_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check_machine(tmp_path, replace(MANIFEST, **change))
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("executor", ["aoti", "executorch"])
+def test_a_gpu_with_fewer_multiprocessors_is_refused(tmp_path: Path, executor: str) -> None:
+    """Of the kind whose layers are one kernel; on other kinds nothing waits for all of them."""
+    manifest = replace(MANIFEST, device=replace(HOPPER, multiprocessors=144))
+    with pytest.raises(UnsupportedError, match="for 144 multiprocessors, this GPU has 132: export"):
+        open_program(tmp_path, manifest, executor)
+    ampere = replace(HOPPER, multiprocessors=144, compute_capability="8.0")
+    check_multiprocessors(tmp_path, replace(MANIFEST, device=ampere))
 
 
 def test_versions_are_compared_without_patch_and_build() -> None:
