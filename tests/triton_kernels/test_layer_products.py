@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from eagle_aot.common.errors import ExportError
 from eagle_aot.export.lowering.patches import CUDA, applied
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.layer_products import layer_products
@@ -129,7 +128,7 @@ def test_other_kernels_are_assembled_as_before() -> None:
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = compiler(monkeypatch, "/nowhere")
-    with pytest.raises(ExportError, match="/nowhere/bin/nvcc: not found: set CUDA_HOME"):
+    with pytest.raises(RuntimeError, match="/nowhere/bin/nvcc: not found: set CUDA_HOME"):
         kernel.nvcc("-ptx", kernel.SOURCE, [], TARGET)
 
 
@@ -137,7 +136,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_compiler_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = compiler(monkeypatch)
     sizes = [f"-D{name}=128" for name in ("H", "I", "SHARED", "LAUNCHED", "BLOCKS")]
-    with pytest.raises(ExportError, match=r"as kernel\.py launches it"):
+    with pytest.raises(RuntimeError, match=r"as kernel\.py launches it"):
         kernel.nvcc("-ptx", kernel.SOURCE, sizes, TARGET)
 
 

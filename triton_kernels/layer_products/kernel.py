@@ -21,7 +21,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.common.errors import ExportError
 from eagle_aot.triton_kernels.int4_gemm import small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
 from eagle_aot.triton_kernels.residual_norm import kernel as residual_norm
@@ -229,7 +228,7 @@ def replace_stage(*arguments: Any) -> tuple[str, str] | None:
 
 
 def nvcc(kind: str, source: Path, macros: list[str], metadata: Mapping[str, Any]) -> bytes:
-    """Compile a source to `kind` for the target that Triton compiles for. Raises ExportError."""
+    """Compile a source to `kind` for the target that Triton compiles for. Raises RuntimeError."""
     from torch.utils.cpp_extension import CUDA_HOME
 
     compiler = Path(str(CUDA_HOME)) / "bin" / "nvcc"
@@ -242,7 +241,7 @@ def nvcc(kind: str, source: Path, macros: list[str], metadata: Mapping[str, Any]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:
-            raise ExportError(f"{compiler}: not found: set CUDA_HOME to a CUDA toolkit") from error
+            raise RuntimeError(f"{compiler}: not found: set CUDA_HOME to a CUDA toolkit") from error
         except subprocess.CalledProcessError as error:
-            raise ExportError(f"{compiler}: {source.name}: {error.stderr.strip()}") from error
+            raise RuntimeError(f"{compiler}: {source.name}: {error.stderr.strip()}") from error
         return result.read_bytes()
