@@ -8,7 +8,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from eagle_aot.export.graph_checks.nodes import argument_tensor
-from eagle_aot.export.prepare.dense_rows import replace_node
+from eagle_aot.export.prepare.dense_rows import insert_call, replace_node
 from eagle_aot.triton_kernels.layer_products.op import is_joinable, is_large_enough
 
 PRODUCT = torch.ops.eagle_aot.int4_small_m.default
@@ -119,11 +119,7 @@ def _join(program: ExportedProgram, between: Between, multiprocessors: int) -> N
     )
     graph = program.graph
     with graph.inserting_before(down_norm):
-        joined = graph.call_function(JOINED, arguments)
-        joined.meta = {
-            **down_norm.meta,
-            "val": JOINED(*torch.fx.map_arg(arguments, argument_tensor)),
-        }
+        joined = insert_call(graph, down_norm, JOINED, *arguments)
         parts, stream, normed = (_result(graph, joined, at) for at in range(3))
     replace_node(program, qkv, parts)
     for result in list(down_norm.users):

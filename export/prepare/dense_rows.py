@@ -5,6 +5,7 @@ import math
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 import eagle_aot.triton_kernels.dense_gemm.op  # noqa: F401 - the operator
 from eagle_aot.export.graph_checks.nodes import argument_tensor
@@ -73,8 +74,11 @@ def _sum(graph: Graph, node: Node, multiprocessors: int) -> Node:
 def insert_call(
     graph: Graph, origin: Node, operator: torch._ops.OpOverload, *arguments: object
 ) -> Node:
-    """Insert a node that calls `operator`, with its fake result and the metadata of `origin`."""
+    """Insert a node that calls `operator`, with its fake result and the metadata of `origin`.
+
+    Arguments may be lists of nodes.
+    """
     call = graph.call_function(operator, arguments)  # type: ignore[arg-type]
-    values = [argument_tensor(a) if isinstance(a, Node) else a for a in arguments]
+    values = map_arg(arguments, argument_tensor)  # type: ignore[type-var]
     call.meta = {**origin.meta, "val": operator(*values)}
     return call

@@ -46,8 +46,6 @@ def test_the_operator_computes_what_separate_ones_do(case: LayerCase) -> None:
 
 
 TARGET = {"target": SimpleNamespace(arch=90)}
-
-
 WRITTEN = [
     f"{name}_ptr"
     for name in (
@@ -135,7 +133,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
 def test_what_the_compiler_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = compiler(monkeypatch)
-    sizes = [f"-D{name}=128" for name in ("H", "I", "SHARED", "LAUNCHED", "BLOCKS")]
+    sizes = [f"-D{name}=128" for name in ("HIDDEN", "MLP", "SHARED", "LAUNCHED", "BLOCKS")]
     with pytest.raises(RuntimeError, match=r"as kernel\.py launches it"):
         kernel.nvcc("-ptx", kernel.SOURCE, sizes, TARGET)
 

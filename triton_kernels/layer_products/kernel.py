@@ -10,7 +10,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +23,7 @@ from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm import small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
+from eagle_aot.triton_kernels.layer_products.op import SETS, composed
 from eagle_aot.triton_kernels.residual_norm import kernel as residual_norm
 from eagle_aot.triton_kernels.row_tiling import one_if_positive
 
@@ -30,14 +31,17 @@ SOURCE = Path(__file__).with_name("kernel.cu")
 ROWS = 8
 """Most rows that the kernel computes."""
 
-SETS, WARPS = 2, 8
-"""Sets of warps that multiply in each block, and their warps."""
+WARPS = 8
+"""The warps of each of a block's `SETS`."""
 
 LAUNCHED_WARPS = SETS * (WARPS + 2)
 SHARED = SETS * 4 * (2 * (8192 + 1024) + ROWS * 528)
 """Bytes of shared memory of a block: four slots of a ring for each set, as in `kernel.cu`."""
 
 LINE, COUNTERS = 32, 4
+"""Numbers between counters that lie in lines of their own, and how many of those do not depend on
+splits, as in `kernel.cu`."""
+
 MARK = "compiled from kernel.cu:"
 
 
@@ -108,22 +112,15 @@ def launch(
     """
     hidden_size, rows = stream.shape[-1], stream.shape[-2]
     tiles = [product.shape[0] for product in codes]
-    posts = post_weights or [next_weights[0], next_weights[1]]
-
-    def product(x: Tensor, at: int, activated: str = "") -> Tensor:
-        weight = codes[at], scales[at], None, tiles[at] * TILE_N, splits[at], activated
-        return small_m.launch(x, *weight, above=ROWS)
-
-    def norm(parts: Tensor, onto: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        post, by = post_weights[at] if post_weights else None, scale if at else None
-        last = post, by, next_weights[at], eps[2 * at], eps[2 * at + 1]
-        return residual_norm.launch(parts, onto, *last, above=ROWS)
-
+    posts = post_weights or next_weights
     attended, stream = attended.contiguous(), stream.contiguous()
-    stream1, normed1 = norm(product(attended, 0), stream, 0)
-    hidden = product(normed1, 1, activation).flatten(0, 1)
-    stream2, normed2 = norm(product(hidden, 2), stream1, 1)
-    out = product(normed2, 3)
+    multiply, add_and_norm = (
+        partial(kernel.launch, above=ROWS) for kernel in (small_m, residual_norm)
+    )
+    out, stream2, normed2, stream1, normed1, hidden = composed(
+        multiply, add_and_norm, attended, stream, codes, scales, splits, post_weights, next_weights,
+        scale, activation, eps,
+    )  # fmt: skip
 
     programs, lane = multiprocessors * SETS * WARPS, 4 * 32
     counters = (COUNTERS + splits[2]) * LINE + programs + 2 * tiles[0] * WARPS

@@ -6,6 +6,7 @@ kernels of those operators for more; on a CPU it runs them. Neither importing th
 tracing needs triton.
 """
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
@@ -22,7 +23,8 @@ GROUP = 32
 LEAST_WIDTH = 2048
 """The least hidden size: below, `residual_norm` adds up in another order."""
 
-PROGRAMS_PER_MULTIPROCESSOR = 2
+SETS = 2
+"""Sets of warps of a block that multiply, each with a share of every product."""
 
 # `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
@@ -38,8 +40,8 @@ def is_joinable(codes: Tensor, scales: Tensor, features: int, columns: int) -> b
 def is_large_enough(hidden_size: int, gate: Tensor, multiprocessors: int) -> bool:
     """Whether `residual_norm` adds up as the kernel does, and each set of its warps gets a share of
     `gate`, the codes [tiles, blocks, words] of gate and up."""
-    shares = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
-    return hidden_size >= LEAST_WIDTH and gate.shape[0] * gate.shape[1] >= shares
+    shares = gate.shape[0] * gate.shape[1]
+    return hidden_size >= LEAST_WIDTH and shares >= SETS * multiprocessors
 
 
 @_operator("eagle_aot::layer_products", mutates_args={})
@@ -88,20 +90,44 @@ def separate_kernels(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do what `layer_products` does by the operators that it replaces: [S, 1, R, N], [1, R, H]
     twice."""
+    parts, stream, normed, *_ = composed(
+        int4_small_m, residual_norm, attended, stream, codes, scales, splits, post_weights,
+        next_weights, scale, activation, eps,
+    )  # fmt: skip
+    return parts, stream, normed
+
+
+def composed(
+    multiply: Callable[..., Tensor],
+    add_and_norm: Callable[..., tuple[Tensor, Tensor]],
+    attended: Tensor,
+    stream: Tensor,
+    codes: list[Tensor],
+    scales: list[Tensor],
+    splits: list[int],
+    post_weights: list[Tensor],
+    next_weights: list[Tensor],
+    scale: Tensor | None,
+    activation: str,
+    eps: list[float],
+) -> tuple[Tensor, ...]:
+    """Compose `layer_products` of functions with the arguments of `int4_small_m` and
+    `residual_norm`: its results, and then the stream between, its norm and the hidden rows of the
+    MLP [1, R, ...]."""
 
     def product(x: Tensor, at: int, activated: str = "") -> Tensor:
         features = codes[at].shape[0] * TILE_N
-        return int4_small_m(x, codes[at], scales[at], None, features, splits[at], activated)
+        return multiply(x, codes[at], scales[at], None, features, splits[at], activated)
 
     def norm(parts: Tensor, onto: Tensor, at: int) -> tuple[Tensor, Tensor]:
         post = post_weights[at] if post_weights else None
         by = scale if at else None
-        return residual_norm(parts, onto, post, by, next_weights[at], eps[2 * at], eps[2 * at + 1])
+        return add_and_norm(parts, onto, post, by, next_weights[at], eps[2 * at], eps[2 * at + 1])
 
-    stream, normed = norm(product(attended, 0), stream, 0)
+    between, normed = norm(product(attended, 0), stream, 0)
     hidden = product(normed, 1, activation).flatten(0, 1)
-    stream, normed = norm(product(hidden, 2), stream, 1)
-    return product(normed, 3), stream, normed
+    last, last_normed = norm(product(hidden, 2), between, 1)
+    return product(last_normed, 3), last, last_normed, between, normed, hidden
 
 
 layer_products.register_kernel("cpu")(separate_kernels)

@@ -32,15 +32,14 @@ class LayerCase:
         packed = [random_weight(*shape, device) for shape in shapes]
         splits = [choose_splits(n, k // 128, multiprocessors) for n, k in shapes]
         splits[1] = 1
-        norms = [1 + 0.1 * torch.randn(4, self.hidden, device=device, dtype=torch.bfloat16)]
-        post, following = norms[0][:2], norms[0][2:]
+        norms = 1 + 0.1 * torch.randn(4, self.hidden, device=device, dtype=torch.bfloat16)
         scale = torch.full((1,), 0.9, device=device, dtype=torch.bfloat16)
         return (
             [codes for codes, _ in packed],
             [scales for _, scales in packed],
             splits,
-            list(post.contiguous().unbind()) if self.has_posts else [],
-            list(following.contiguous().unbind()),
+            list(norms[:2]) if self.has_posts else [],
+            list(norms[2:]),
             scale if self.has_scale else None,
             self.activation,
             [1e-6, 1e-5, 1e-6, 1e-6],
