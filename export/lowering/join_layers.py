@@ -2,18 +2,26 @@
 
 import operator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.export.prepare.dense_rows import insert_call, replace_node
-from eagle_aot.triton_kernels.layer_products.op import is_joinable, is_large_enough
+from eagle_aot.triton_kernels.layer_products.op import (
+    EMPTY,
+    exchanged_size,
+    is_joinable,
+    is_served,
+)
 
 PRODUCT = torch.ops.eagle_aot.int4_small_m.default
 NORM = torch.ops.eagle_aot.residual_norm.default
 FLATTEN = torch.ops.aten.flatten.using_ints
+FULL = torch.ops.aten.full.default
 JOINED = torch.ops.eagle_aot.layer_products.default
 
 
@@ -25,15 +33,38 @@ class Between:
     products: tuple[Node, Node, Node, Node]
     norms: tuple[Node, Node]
 
+    def of_products(self, position: int) -> list[Any]:
+        """Return an argument of each product."""
+        return [product.args[position] for product in self.products]
+
+    def weights(self) -> tuple[list[Tensor], list[int]]:
+        """Return the codes and the splits of the products."""
+        return [argument_tensor(codes) for codes in self.of_products(1)], self.of_products(5)
+
 
 def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
     """Replace the products and norms between attentions by one operator each, in place, wherever
     its kernel serves them and nothing else reads what it computes on the way."""
-    for last in program.graph.find_nodes(op="call_function", target=PRODUCT):
-        between = _ending_with(last)
-        if between is not None and _is_served(between, multiprocessors):
-            _join(program, between, multiprocessors)
+    ends = map(_ending_with, program.graph.find_nodes(op="call_function", target=PRODUCT))
+    found = [b for b in ends if b is not None and _is_served(b, multiprocessors)]
+    exchanged: Node | None = None
+    for between in found:
+        if exchanged is None:
+            size = max(exchanged_size(*b.weights(), multiprocessors) for b in found)
+            exchanged = _empty(program.graph, between, size)
+        exchanged = _join(program, between, exchanged, multiprocessors)
     program.graph_module.recompile()
+
+
+def _empty(graph: Graph, between: Between, size: int) -> Node:
+    """Insert what the first of joined layers exchanges."""
+    origin = between.products[0]
+    like = argument_tensor(origin)
+    kind = {"dtype": torch.int32, "device": like.device}
+    with graph.inserting_before(origin):
+        node = graph.call_function(FULL, ([size], EMPTY), kind)
+    node.meta = {**origin.meta, "val": like.new_full((size,), EMPTY, dtype=torch.int32)}
+    return node
 
 
 def _ending_with(qkv: Node) -> Between | None:
@@ -73,22 +104,21 @@ def _is_served(between: Between, multiprocessors: int) -> bool:
     stream = argument_tensor(between.norms[0].args[1])
     if isinstance(stream.shape[-2], int):  # a fixed row would be no argument of the kernel
         return False
-    fit = is_large_enough(stream.shape[-1], argument_tensor(gate.args[1]), multiprocessors)
     is_gated = bool(gate.args[6]) and not out.args[6] and not down.args[6]
     has_posts = {norm.args[2] is not None for norm in between.norms}
     return (
-        fit
-        and is_gated
+        is_gated
         and len(has_posts) == 1
         and between.norms[0].args[3] is None
         and all(argument_tensor(node).dtype == torch.bfloat16 for node in _floats(between))
         and all(_is_joinable(product) for product in between.products)
+        and is_served(*between.weights(), multiprocessors)
     )
 
 
 def _floats(between: Between) -> list[Node]:
     """Return what the kernel reads in bfloat16."""
-    read = [between.products[0].args[0], *(product.args[2] for product in between.products)]
+    read = [between.products[0].args[0], *between.of_products(2)]
     read += [argument for norm in between.norms for argument in norm.args[1:5]]
     return [node for node in read if isinstance(node, Node)]
 
@@ -100,16 +130,18 @@ def _is_joinable(product: Node) -> bool:
     return zeros is None and is_joinable(codes, scales, features, x.shape[-1])
 
 
-def _join(program: ExportedProgram, between: Between, multiprocessors: int) -> None:
+def _join(
+    program: ExportedProgram, between: Between, exchanged: Node, multiprocessors: int
+) -> Node:
+    """Replace nodes by one, and return what the next one exchanges."""
     out, gate, down, qkv = between.products
     out_norm, down_norm = between.norms
     posts = [norm.args[2] for norm in between.norms if norm.args[2] is not None]
     arguments = (
         out.args[0],
         out_norm.args[1],
-        [product.args[1] for product in between.products],
-        [product.args[2] for product in between.products],
-        [product.args[5] for product in between.products],
+        exchanged,
+        *(between.of_products(position) for position in (1, 2, 5)),
         posts,
         [norm.args[4] for norm in between.norms],
         down_norm.args[3],
@@ -120,13 +152,14 @@ def _join(program: ExportedProgram, between: Between, multiprocessors: int) -> N
     graph = program.graph
     with graph.inserting_before(down_norm):
         joined = insert_call(graph, down_norm, JOINED, *arguments)
-        parts, stream, normed = (_result(graph, joined, at) for at in range(3))
+        parts, stream, normed, emptied = (_result(graph, joined, at) for at in range(4))
     replace_node(program, qkv, parts)
     for result in list(down_norm.users):
         replace_node(program, result, normed if result.args[1] else stream)
     inner = {out, out_norm, *out_norm.users, gate, down.args[0], down, down_norm}
     for node in reversed([node for node in graph.nodes if node in inner]):
         graph.erase_node(node)
+    return emptied
 
 
 def _result(graph: Graph, joined: Node, at: int) -> Node:

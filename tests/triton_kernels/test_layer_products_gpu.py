@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.triton_kernels.layer_products import layer_products
+from eagle_aot.triton_kernels.layer_products import layer_products, op
 from eagle_aot.triton_kernels.layer_products.op import separate_kernels
 from support.kernels.layer_cases import LayerCase
 
@@ -33,7 +33,7 @@ def compiled_from_cuda() -> Iterator[None]:
         yield
 
 
-def differing(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> list[int]:
+def differing(found: list[Tensor], expected: list[Tensor]) -> list[int]:
     """How many elements of each result are not the same bits."""
     pairs = zip(found, expected, strict=True)
     return [int((a != b).sum()) + int(a.isnan().sum()) for a, b in pairs]
@@ -48,20 +48,31 @@ def test_bits_are_those_of_separate_kernels(name: str) -> None:
     for rows in (1, 2, 5, 8, 9, 40):
         for _ in range(30):
             x = case.rows(rows, "cuda")
-            expected = separate_kernels(*x, *weights)
-            assert differing(layer_products(*x, *weights), expected) == [0, 0, 0]
+            *expected, _ = separate_kernels(*x, case.exchanged(weights), *weights)
+            *found, emptied = layer_products(*x, case.exchanged(weights), *weights)
+            assert differing(found, expected) == [0, 0, 0]
+            pairs = (rows + 1) // 2 if rows <= op.ROWS else 0
+            assert (emptied[: emptied.numel() // 4 * pairs] == op.EMPTY).all()
 
 
-def test_a_graph_computes_new_rows_in_every_replay() -> None:
-    """Counters start from zero: with others, programs would not wait for new results."""
+def test_a_graph_of_two_layers_computes_new_rows_in_every_replay() -> None:
+    """The second layer's programs exchange what the first layer's have emptied."""
     case, count = next(iter(CASES.values())), torch.cuda.get_device_properties()
     weights, x = case.weights("cuda", count.multi_processor_count), case.rows(5, "cuda")
-    layer_products(*x, *weights)
+
+    def both() -> list[Tensor]:
+        _, stream, _, emptied = layer_products(*x, case.exchanged(weights), *weights)
+        return list(layer_products(x[0], stream, emptied, *weights)[:3])
+
+    both()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = layer_products(*x, *weights)
+        found = both()
+    unused = case.exchanged(weights)
     for _ in range(100):
         for rows, others in zip(x, case.rows(5, "cuda"), strict=True):
             rows.copy_(others)
         graph.replay()
-        assert differing(found, separate_kernels(*x, *weights)) == [0, 0, 0]
+        _, stream, *_ = separate_kernels(*x, unused, *weights)
+        *expected, _ = separate_kernels(x[0], stream, unused, *weights)
+        assert differing(found, expected) == [0, 0, 0]

@@ -3,38 +3,55 @@
 // o product, residual sum and norm, gate and up, activation, down, residual sum and norm, and the next layer's
 // q/k/v product. Every multiprocessor runs one block. Its two sets of eight warps multiply; beside them a thread
 // of each set keeps a ring of weights filled, without regard to what the products wait for, so memory is read
-// while programs wait for each other. A second warp of each set copies rows of x once they are ready.
+// while programs wait for each other.
+//
+// Programs give each other results through memory that holds EMPTY at first, a NaN that no operation returns: they
+// look until a result is there. That needs no fence and no counter. This kernel empties the memory for the next one.
 //
 // Weights are packed INT4 in groups of 32, symmetric (int4_gemm/packing.py). Factors, the order of sums and
 // roundings are those of int4_small_m_kernel and residual_norm_kernel: results are the same to the bit.
 //
 // Sizes are macros, which `kernel.py` defines: the widths HIDDEN, MLP, ATTENDED and PROJECTED (of q/k/v), O_SPLITS,
 // DOWN_SPLITS, QKV_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both norms, and
-// SHARED and LAUNCHED, which are checked.
+// the bytes SHARED and PAIR, and LAUNCHED threads.
 #include <cstdint>
 #include <cuda_bf16.h>
 
 #define SETS 2
 #define WARPS 8
-#define SLOTS 4
+#define ROWS 8
 #define PROGRAMS (BLOCKS * SETS)
-#define THREADS (SETS * (WARPS + 2) * 32)
+#define THREADS (SETS * (WARPS + 1) * 32)
 #define CODES 8192                     // bytes of 128 x 128 weights
 #define SCALES 1024                    // and of their scales
-#define ROW (2 * 256 + 16)             // bytes of a row of x in a slot: 256 columns, and padding against conflicts
-#define WEIGHTS (2 * (CODES + SCALES)) // a slot holds 256 columns of a tile
-#define SLOT (WEIGHTS + 8 * ROW)
-static_assert(SETS * SLOTS * SLOT == SHARED && THREADS == LAUNCHED, "as kernel.py launches it");
+#define SLOT (2 * (CODES + SCALES))    // a slot holds 256 columns of a tile
+#define ZEROS (512 + 64)               // bytes that stand for rows beyond the last
 #define CHUNKS ((HIDDEN + 2047) / 2048) // of a row, with eight columns for each of 256 threads
-#define LINE 32                         // numbers in 128 bytes
 
-// Counters, zero at first: some in a line of their own, then those of each warp of a program or of a tile.
-enum { NORM1, NORM2, DONE_O, DONE_DOWN, DONE_GATE };
-#define BEGUN ((DONE_GATE + DOWN_SPLITS) * LINE)
-#define O_PARTS (BEGUN + PROGRAMS * WARPS)
-#define DOWN_PARTS (O_PARTS + HIDDEN / 128 * WARPS)
+// Exchanged memory has four parts of PAIR bytes, for two rows each: sums of 16 outputs by a warp of each split of o
+// and down, and of tiles of gate and up that another program goes on with; then rows: branches, norms, hidden.
+#define EMPTY 0xFFFFFFFFu
+#define TILES (HIDDEN / 128)
+#define PART 128
+#define DOWN_AT (O_SPLITS * TILES * WARPS * PART)
+#define BEGUN_AT (DOWN_AT + DOWN_SPLITS * TILES * WARPS * PART)
+#define BRANCH_AT (BEGUN_AT + PROGRAMS * WARPS * PART)
+#define NORMED_AT (BRANCH_AT + 2 * 4 * HIDDEN)
+#define HIDDEN_AT (NORMED_AT + 2 * 4 * HIDDEN)
+static_assert(HIDDEN_AT + 4 * MLP <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as kernel.py has it");
+
+// Shared memory has the columns of x that a product needs, for both sets: they compute neighbouring tiles, of one part of
+// K if it is split. Rows have padding against conflicts of banks. The rest is for rings, of at most MOST_SLOTS each.
+#define STEPS(columns, splits) (((columns) / 128 + (splits) - 1) / (splits))
+#define PITCH(blocks) (256 * (blocks) + 16)
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+#define X_OF_ROW PITCH(LARGER(TILES, LARGER(STEPS(ATTENDED, O_SPLITS), STEPS(MLP, DOWN_SPLITS))))
+#define MOST_SLOTS 6
+static_assert((SHARED - ZEROS - ROWS * X_OF_ROW) / SLOT >= 4, "as op.is_large_enough has it");
+static_assert(TILES % 2 == 0 && PROJECTED / 128 * QKV_SPLITS % 2 == 0, "sets compute neighbouring tiles");
 
 typedef __nv_bfloat16 bf16;
+typedef __nv_bfloat162 bf162;
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
@@ -58,31 +75,65 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, int byt
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ unsigned acquire(const unsigned* p) {
-  unsigned v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ void release(unsigned* p) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory");
-}
-__device__ __forceinline__ unsigned count(unsigned* p) {
-  unsigned v;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ void spin(const unsigned* counter, unsigned target) {
-  for (unsigned polls = 0; acquire(counter) < target; polls++)
-    if (polls == 1u << 24) __trap();  // about ten seconds: an error instead of a GPU that hangs
-}
 __device__ __forceinline__ void set_barrier(int set) { asm volatile("bar.sync %0, 256;" ::"r"(set + 1) : "memory"); }
+__device__ __forceinline__ void sets_barrier() { asm volatile("bar.sync 4, 512;" ::: "memory"); }
 
-__device__ __forceinline__ void get(float (&acc)[4], const float4* from) {
-  float4 v = __ldcg(from);
-  acc[0] = v.x, acc[1] = v.y, acc[2] = v.z, acc[3] = v.w;
+// Exchanged memory: 16 bytes are read, 4 or 16 written. Each word of 4 bytes is there or EMPTY.
+__device__ __forceinline__ uint4 look(const void* at) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at)
+               : "memory");
+  return v;
 }
-__device__ __forceinline__ void put(float4* to, const float (&acc)[4]) {
-  __stcg(to, make_float4(acc[0], acc[1], acc[2], acc[3]));
+__device__ __forceinline__ bool is_there(const uint4& v) {
+  return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
+}
+// Looks at N places at once, at `offsets` from `base` but not at NONE.
+#define NONE 0xFFFFFFFFu
+template <int N>
+__device__ __forceinline__ void look(uint4 (&v)[N], const uint8_t* base, const uint32_t (&offsets)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    if (offsets[k] != NONE) v[k] = look(base + offsets[k]);
+}
+// The same until all are there.
+template <int N>
+__device__ __forceinline__ void await(uint4 (&v)[N], const uint8_t* base, uint32_t (&offsets)[N]) {
+  look(v, base, offsets);
+#pragma unroll 1
+  for (unsigned polls = 0;; polls++) {
+    bool all = true;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      if (offsets[k] != NONE && is_there(v[k])) offsets[k] = NONE;
+      all &= offsets[k] == NONE;
+    }
+    if (all) return;
+    if (polls == 1u << 24) __trap();  // about ten seconds: an error instead of a GPU that hangs
+    look(v, base, offsets);
+  }
+}
+__device__ __forceinline__ void take(float (&acc)[4], const uint8_t* at) {
+  uint4 v[1];
+  uint32_t offset[1] = {0};
+  await(v, at, offset);
+  acc[0] = __uint_as_float(v[0].x), acc[1] = __uint_as_float(v[0].y);
+  acc[2] = __uint_as_float(v[0].z), acc[3] = __uint_as_float(v[0].w);
+}
+__device__ __forceinline__ void give(void* at, const uint4& v) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void give(void* at, uint32_t v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+}
+__device__ __forceinline__ void give(void* at, const float (&acc)[4]) {
+  give(at, make_uint4(__float_as_uint(acc[0]), __float_as_uint(acc[1]), __float_as_uint(acc[2]), __float_as_uint(acc[3])));
+}
+__device__ __forceinline__ void add(float (&acc)[4], const uint4& v) {
+  acc[0] = __fadd_rn(acc[0], __uint_as_float(v.x)), acc[1] = __fadd_rn(acc[1], __uint_as_float(v.y));
+  acc[2] = __fadd_rn(acc[2], __uint_as_float(v.z)), acc[3] = __fadd_rn(acc[3], __uint_as_float(v.w));
 }
 
 struct Product {
@@ -119,12 +170,13 @@ __device__ __forceinline__ bool piece_of(const Product& p, int program, int i, P
 
 struct Ring {
   uint32_t slots, full, empty;  // addresses
-  uint32_t at = 0, parity = 0;
+  uint32_t length, at = 0, parity = 0;
   __device__ void next() {
-    if (++at == SLOTS) at = 0, parity ^= 1;
+    if (++at == length) at = 0, parity ^= 1;
   }
 };
 
+// One slot is on its way at a time: with more, results that programs wait for would queue up after weights.
 __device__ __forceinline__ void fetch_weights(const Product& p, int program, Ring& ring, uint64_t policy) {
   Piece piece;
 #pragma unroll 1
@@ -133,35 +185,41 @@ __device__ __forceinline__ void fetch_weights(const Product& p, int program, Rin
     for (int b = piece.first; b < piece.last; b += 2) {
       int n = min(2, piece.last - b);
       size_t block = (size_t)piece.tile * p.blocks + b;
-      wait(ring.empty + 8 * ring.at, ring.parity ^ 1);
       uint32_t full = ring.full + 8 * ring.at, to = ring.slots + ring.at * SLOT;
+      wait(ring.empty + 8 * ring.at, ring.parity ^ 1);
       expect(full, n * (CODES + SCALES));
       bulk_copy(to, p.codes + block * CODES, n * CODES, full, policy);
       bulk_copy(to + 2 * CODES, p.scales + block * SCALES, n * SCALES, full, policy);
+      wait(full, ring.parity);
       ring.next();
     }
 }
 
-// Copies rows of x, which `ready(split)` waits for.
-template <class F>
-__device__ __forceinline__ void fetch_rows(const Product& p, int program, Ring& ring, const bf16* x, int rows, int lane,
-                                           F ready) {
-  Piece piece;
+// Copies `blocks` blocks of columns of x, at most MOST, to shared memory, by all threads of both sets; with EXCHANGE as soon
+// as they are there. Rows of a pair lie WIDTH columns from each other, pairs lie `pair` bytes from each other.
+template <bool EXCHANGE, int WIDTH, int MOST>
+__device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32_t pair, int blocks, int rows, unsigned thread) {
+  const int AT_ONCE = 4, PER_ROW = 16 * MOST, COUNT = SETS * WARPS * 32;
 #pragma unroll 1
-  for (int i = 0; piece_of(p, program, i, piece); i++) {
-    ready(piece.split);
-#pragma unroll 1
-    for (int b = piece.first; b < piece.last; b += 2) {
-      int columns = 128 * min(2, piece.last - b);
-      uint32_t to = ring.slots + ring.at * SLOT + WEIGHTS + lane * 16;
-      wait(ring.empty + 8 * ring.at, ring.parity ^ 1);
-      if (8 * lane < columns)
-        for (int row = 0; row < rows; row++)
-          asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + row * ROW),
-                       "l"(x + (size_t)row * p.blocks * 128 + b * 128 + lane * 8)
-                       : "memory");
-      asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ring.full + 8 * ring.at) : "memory");
-      ring.next();
+  for (unsigned start = thread; start < rows * PER_ROW; start += AT_ONCE * COUNT) {
+    uint4 v[AT_ONCE];
+    uint32_t offsets[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      unsigned i = start + k * COUNT, row = i / PER_ROW, column = i % PER_ROW;
+      offsets[k] = row < rows && column < 16 * blocks ? row / 2 * pair + row % 2 * (2 * WIDTH) + 16 * column : NONE;
+    }
+    if (EXCHANGE)
+      await(v, x, offsets);
+    else
+      look(v, x, offsets);
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      unsigned i = start + k * COUNT, row = i / PER_ROW, column = i % PER_ROW;
+      if (row < rows && column < 16 * blocks)
+        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to + row * PITCH(MOST) + column * 16), "r"(v[k].x),
+                     "r"(v[k].y), "r"(v[k].z), "r"(v[k].w)
+                     : "memory");
     }
   }
 }
@@ -180,15 +238,18 @@ __device__ __forceinline__ uint4 load_matrices(uint32_t at) {
   return v;
 }
 
-// Two weights of a quarter: (nibble - 8) * scale, rounded. A nibble in the lowest bits of bfloat16 128 is 128 + nibble.
+
+__device__ __forceinline__ bf162 twice(uint16_t bits) { return bf162{__ushort_as_bfloat16(bits), __ushort_as_bfloat16(bits)}; }
+
+// Two weights of a quarter: (nibble - 8) * scale, rounded once, divided by 2^24. The lowest eight bits of a bfloat16 alone
+// are a subnormal number or one of the least normal ones, at the same distance from each other: they are bits / 2^133. So
+// a nibble is a number where it is. `factor` is the scale times 2^109 or 2^105, `offset` times -8 / 2^24: finite and
+// normal for scales of 2^-102 to 2^18.
 template <int Q>
-__device__ __forceinline__ uint32_t unpacked(uint32_t word, __nv_bfloat162 scale) {
-  uint32_t v;
-  asm("{ .reg .b32 t; lop3.b32 t, %1, 0x000F000F, 0x43004300, 0xEA; add.rn.bf16x2 %0, t, %2; }"
-      : "=r"(v)
-      : "r"(word >> (4 * Q)), "r"(0xC308C308));
-  __nv_bfloat162 w = __hmul2_rn(*(__nv_bfloat162*)&v, scale);
-  return *(uint32_t*)&w;
+__device__ __forceinline__ uint32_t unpacked(uint32_t word, bf162 factor, bf162 offset) {
+  uint32_t bits = (Q < 2 ? word : word >> 8) & (Q % 2 ? 0x00F000F0 : 0x000F000F);
+  bf162 weight = __hfma2(*(bf162*)&bits, factor, offset);
+  return *(uint32_t*)&weight;
 }
 
 __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -204,14 +265,18 @@ __device__ __forceinline__ void add_quarter(float (&part)[2][4], const uint4 (&w
   for (int c = 0; c < 2; c++)
 #pragma unroll
     for (int j = 0; j < N; j++) {
-      uint32_t pair = word_of(scales[j], Q);
-      __nv_bfloat162 low = __low2bfloat162(*(__nv_bfloat162*)&pair), high = __high2bfloat162(*(__nv_bfloat162*)&pair);
+      uint32_t bits = word_of(scales[j], Q);
+      bf162 scale = *(bf162*)&bits, factor = __hmul2_rn(scale, twice(Q % 2 ? 0x7400 : 0x7600)),  // 2^105, 2^109
+          offset = __hmul2_rn(scale, twice(0xB500));                                             // -2^-21
+      bf162 low = __low2bfloat162(factor), high = __high2bfloat162(factor), low_offset = __low2bfloat162(offset),
+            high_offset = __high2bfloat162(offset);
       const uint4& w = words[j][c];
       float(&d)[4] = part[j];
       asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-          : "r"(unpacked<Q>(w.x, low)), "r"(unpacked<Q>(w.y, high)), "r"(unpacked<Q>(w.z, low)),
-            "r"(unpacked<Q>(w.w, high)), "r"(c ? b[j].z : b[j].x), "r"(c ? b[j].w : b[j].y));
+          : "r"(unpacked<Q>(w.x, low, low_offset)), "r"(unpacked<Q>(w.y, high, high_offset)),
+            "r"(unpacked<Q>(w.z, low, low_offset)), "r"(unpacked<Q>(w.w, high, high_offset)), "r"(c ? b[j].z : b[j].x),
+            "r"(c ? b[j].w : b[j].y));
     }
 }
 
@@ -259,25 +324,56 @@ __device__ __forceinline__ float activated(float g, float up) {
   return __fmul_rn(up, __fmul_rn(g, s));
 }
 
-union Eight {
-  uint4 raw;
-  bf16 v[8];
-};
-__device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
+// The sum of what SPLITS warps give, in ascending order; the last of them has `own`.
+template <int SPLITS>
+__device__ __forceinline__ void add_up(float (&own)[4], const uint8_t* first, int distance) {
+  uint4 v[SPLITS];
+  uint32_t offsets[SPLITS];
+#pragma unroll
+  for (int s = 0; s < SPLITS; s++) offsets[s] = s < SPLITS - 1 ? s * distance : NONE;
+  await(v, first, offsets);
+  float sum[4] = {};
+#pragma unroll
+  for (int s = 0; s < SPLITS - 1; s++) add(sum, v[s]);
+#pragma unroll
+  for (int k = 0; k < 4; k++) own[k] = __fadd_rn(sum[k], own[k]);
+}
+
+__device__ __forceinline__ float2 both_of(uint32_t pair) { return __bfloat1622float2(*(bf162*)&pair); }
+__device__ __forceinline__ uint32_t packed(float a, float b) {
+  bf162 v = __floats2bfloat162_rn(a, b);
+  return *(uint32_t*)&v;
+}
+
+// Lanes hold two rows of an output. Returns one of them, rounded, of two neighbouring outputs: in even lanes (of `j`)
+// the first row, in odd lanes the second.
+__device__ __forceinline__ uint32_t neighbours(float first, float second, int j) {
+  float got = __shfl_xor_sync(~0u, j & 1 ? first : second, 4);
+  return j & 1 ? packed(got, second) : packed(first, got);
+}
 
 struct Norm {
-  const bf16 *branch, *stream, *post, *scale, *next;  // scale [1], the others [.., HIDDEN]
-  bf16 *sum, *normed;
+  const bf16 *stream, *post, *scale, *next;  // a row, [HIDDEN], [1], [HIDDEN]
+  bf16 *sum, *normed;                        // rows; the second may be null
+  const uint8_t* branch;                     // rows of exchanged memory
+  uint8_t* given;
   float post_eps, next_eps;
 };
 
-// 1 / root mean square of a row, of which this thread has the columns v.
-__device__ __forceinline__ float factor_of(const float (&v)[CHUNKS][8], float eps, float* sums, int thread, int set) {
+// A thread's columns of a row, rounded: eight of each chunk of 2048.
+struct Columns {
+  uint4 v[CHUNKS];
+  __device__ uint32_t& pair(int i) { return (&v[i / 4].x)[i % 4]; }
+};
+
+// 1 / root mean square of a row.
+__device__ __forceinline__ float factor_of(Columns& x, float eps, float* sums, int thread, int set) {
   float s = 0, r;
 #pragma unroll
-  for (int c = 0; c < CHUNKS; c++)
-#pragma unroll
-    for (int j = 0; j < 8; j++) s = __fmaf_rn(v[c][j], v[c][j], s);
+  for (int i = 0; i < 4 * CHUNKS; i++) {
+    float2 v = both_of(x.pair(i));
+    s = __fmaf_rn(v.x, v.x, s), s = __fmaf_rn(v.y, v.y, s);
+  }
 #pragma unroll
   for (int d = 16; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
   if (thread % 32 == 0) sums[thread / 32] = s;
@@ -290,49 +386,97 @@ __device__ __forceinline__ float factor_of(const float (&v)[CHUNKS][8], float ep
   return r;
 }
 
-// One row, by the 256 threads of a set, once `done` has counted the tiles of the branch.
-__device__ __forceinline__ void residual_norm(const Norm& n, int row, float* sums, int thread, int set, const unsigned* done,
-                                              unsigned target) {
-  Eight stream[CHUNKS], post[CHUNKS], next[CHUNKS], branch[CHUNKS];
-  float v[CHUNKS][8];
-  auto load = [&](Eight(&to)[CHUNKS], const bf16* from) {
+// One row, by the 256 threads of a set.
+__device__ __forceinline__ void residual_norm(const Norm& n, float* sums, int thread, int set) {
+  Columns stream, post, next, branch = {};
+  auto live = [&](int c) { return c * 2048 + thread * 8 < HIDDEN; };
+  auto load = [&](Columns& to, const bf16* from) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
-      if (c * 2048 + thread * 8 < HIDDEN) to[c].raw = __ldcg((const uint4*)(from + c * 2048 + thread * 8));
+      if (live(c)) to.v[c] = __ldcg((const uint4*)(from + c * 2048 + thread * 8));
   };
-  auto live = [&](int c) { return c * 2048 + thread * 8 < HIDDEN; };
   float scale = HAS_SCALE && n.scale ? __bfloat162float(*n.scale) : 1.0f;
-  load(stream, n.stream + (size_t)row * HIDDEN);
+  load(stream, n.stream);
   if (HAS_POST) load(post, n.post);
+  uint32_t offsets[CHUNKS];
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) offsets[c] = live(c) ? c * 4096 + thread * 16 : NONE;
+  await(branch.v, n.branch, offsets);
   load(next, n.next);
-  if (thread == 0) spin(done, target);
-  set_barrier(set);
-  load(branch, n.branch + (size_t)row * HIDDEN);
+  float factor = HAS_POST ? factor_of(branch, n.post_eps, sums, thread, set) : 0;
 #pragma unroll
-  for (int c = 0; c < CHUNKS; c++)
-#pragma unroll
-    for (int j = 0; j < 8; j++) v[c][j] = live(c) ? __bfloat162float(branch[c].v[j]) : 0.0f;
-  float factor = HAS_POST ? factor_of(v, n.post_eps, sums, thread, set) : 0;
-#pragma unroll
-  for (int c = 0; c < CHUNKS; c++)
-    if (live(c)) {
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
-        if (HAS_POST) v[c][j] = rounded(__fmul_rn(__fmul_rn(factor, v[c][j]), __bfloat162float(post[c].v[j])));
-        v[c][j] = rounded(__fadd_rn(__bfloat162float(stream[c].v[j]), v[c][j]));
-        if (HAS_SCALE && n.scale) v[c][j] = rounded(__fmul_rn(v[c][j], scale));
-        stream[c].v[j] = __float2bfloat16_rn(v[c][j]);
-      }
-      *(uint4*)(n.sum + (size_t)row * HIDDEN + c * 2048 + thread * 8) = stream[c].raw;
+  for (int i = 0; i < 4 * CHUNKS; i++) {
+    if (!live(i / 4)) continue;
+    float2 v = both_of(branch.pair(i)), onto = both_of(stream.pair(i));
+    if (HAS_POST) {
+      float2 weight = both_of(post.pair(i));
+      v = both_of(packed(__fmul_rn(__fmul_rn(factor, v.x), weight.x), __fmul_rn(__fmul_rn(factor, v.y), weight.y)));
     }
-  factor = factor_of(v, n.next_eps, sums, thread, set);
+    uint32_t sum = packed(__fadd_rn(onto.x, v.x), __fadd_rn(onto.y, v.y));
+    if (HAS_SCALE && n.scale) v = both_of(sum), sum = packed(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale));
+    branch.pair(i) = sum;
+  }
+  factor = factor_of(branch, n.next_eps, sums, thread, set);
 #pragma unroll
-  for (int c = 0; c < CHUNKS; c++)
-    if (live(c)) {
+  for (int c = 0; c < CHUNKS; c++) {
+    if (!live(c)) continue;
 #pragma unroll
-      for (int j = 0; j < 8; j++)
-        next[c].v[j] = __float2bfloat16_rn(__fmul_rn(__fmul_rn(factor, v[c][j]), __bfloat162float(next[c].v[j])));
-      *(uint4*)(n.normed + (size_t)row * HIDDEN + c * 2048 + thread * 8) = next[c].raw;
+    for (int i = 4 * c; i < 4 * c + 4; i++) {
+      float2 v = both_of(branch.pair(i)), weight = both_of(next.pair(i));
+      next.pair(i) = packed(__fmul_rn(__fmul_rn(factor, v.x), weight.x), __fmul_rn(__fmul_rn(factor, v.y), weight.y));
+    }
+    give(n.given + c * 4096 + thread * 16, next.v[c]);
+  }
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) {
+    if (!live(c)) continue;
+    *(uint4*)(n.sum + c * 2048 + thread * 8) = branch.v[c];
+    if (n.normed) *(uint4*)(n.normed + c * 2048 + thread * 8) = next.v[c];
+  }
+}
+
+// What a lane keeps of a product: two rows of output j and of j + 8 of its warp.
+struct Lane {
+  uint8_t* exchanged;  // of these rows
+  int warp, pair, j, rows;
+  __device__ bool is_live() const { return 2 * pair < rows; }
+  // One row of two neighbouring outputs, which lanes j and j + 1 get from each other.
+  __device__ int row() const { return 2 * pair + j % 2; }
+  __device__ uint8_t* at(int offset, int width, int output) const {
+    return exchanged + offset + 2 * (j % 2 * width + output + j / 2 * 2);
+  }
+};
+
+__device__ __forceinline__ void give_hidden(const Lane& lane, const Piece& piece, const float (&acc)[4]) {
+  uint32_t v = neighbours(activated(acc[0], acc[2]), activated(acc[1], acc[3]), lane.j);
+  if (lane.row() < lane.rows) give(lane.at(HIDDEN_AT, MLP, 64 * piece.tile + 8 * lane.warp), v);
+}
+
+// The last of the splits adds up what the others give, and gives the branch.
+template <int SPLITS>
+__device__ __forceinline__ void give_branch(const Lane& lane, const Piece& piece, float (&acc)[4], int parts_at, int branch_at) {
+  const int DISTANCE = TILES * WARPS * PART;
+  uint8_t* parts = lane.exchanged + parts_at + (piece.tile * WARPS + lane.warp) * PART + lane.j * 16;
+  if (piece.split < SPLITS - 1) {
+    if (lane.is_live()) give(parts + piece.split * DISTANCE, acc);
+    return;
+  }
+  if (lane.is_live()) add_up<SPLITS>(acc, parts, DISTANCE);
+  __syncwarp();
+  uint32_t low = neighbours(acc[0], acc[1], lane.j), high = neighbours(acc[2], acc[3], lane.j);
+  uint8_t* branch = lane.at(branch_at, HIDDEN, 128 * piece.tile + 16 * lane.warp);
+  if (lane.row() < lane.rows) give(branch, low), give(branch + 16, high);
+}
+
+__device__ __forceinline__ void store_parts(const Lane& lane, const Piece& piece, const float (&acc)[4], void* out) {
+#pragma unroll
+  for (int k = 0; k < 2; k++)
+    if (2 * lane.pair + k < lane.rows) {
+      size_t at = (size_t)(piece.split * lane.rows + 2 * lane.pair + k) * PROJECTED + 128 * piece.tile + 16 * lane.warp + lane.j;
+      if (QKV_SPLITS == 1)
+        ((bf16*)out)[at] = __float2bfloat16_rn(acc[k]), ((bf16*)out)[at + 8] = __float2bfloat16_rn(acc[2 + k]);
+      else
+        ((float*)out)[at] = acc[k], ((float*)out)[at + 8] = acc[2 + k];
     }
 }
 
@@ -340,32 +484,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o_codes, const uint8_t* o_scales,
                       const uint8_t* gate_codes, const uint8_t* gate_scales, const uint8_t* down_codes,
                       const uint8_t* down_scales, const uint8_t* qkv_codes, const uint8_t* qkv_scales, const bf16* post1,
-                      const bf16* next1, const bf16* post2, const bf16* scale2, const bf16* next2, unsigned* counters,
-                      float4* begun, float4* parts, bf16* branch, bf16* stream1, bf16* normed1, bf16* hidden,
-                      bf16* stream2, bf16* normed2, void* out, int rows) {
+                      const bf16* next1, const bf16* post2, const bf16* scale2, const bf16* next2, uint8_t* exchanged,
+                      uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows) {
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ uint64_t barriers[SETS][2 * SLOTS];
+  __shared__ uint64_t barriers[SETS][2 * MOST_SLOTS];
   __shared__ float sums[SETS][8];
-  int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  // warps 0 to 15 multiply; 16 and 17 fetch weights, 18 and 19 rows
-  int set = warp < SETS * WARPS ? warp / WARPS : warp % SETS, program = blockIdx.x + set * BLOCKS;
+  unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  // warps 0 to 15 multiply; 16 and 17 fetch weights
+  int set = warp < SETS * WARPS ? warp / WARPS : warp % SETS, program = SETS * blockIdx.x + set;
   Ring ring;
-  ring.slots = shared_address(memory) + set * SLOTS * SLOT;
+  int slots = min(SETS * MOST_SLOTS, (SHARED - ZEROS - rows * X_OF_ROW) / SLOT);
+  ring.length = (slots + 1 - set) / SETS;
+  ring.slots = shared_address(memory) + set * (slots + 1) / SETS * SLOT;
   ring.full = shared_address(&barriers[set][0]);
-  ring.empty = ring.full + 8 * SLOTS;
-  auto counter = [&](int i) { return counters + LINE * i; };
+  ring.empty = ring.full + 8 * MOST_SLOTS;
+  uint32_t zeros = shared_address(memory) + slots * SLOT, x_at = zeros + ZEROS;
   auto product = [&](int phase) {
     switch (phase) {
-      case 0: return Product{o_codes, o_scales, HIDDEN / 128, ATTENDED / 128, O_SPLITS, false};
+      case 0: return Product{o_codes, o_scales, TILES, ATTENDED / 128, O_SPLITS, false};
       case 1: return Product{gate_codes, gate_scales, 2 * MLP / 128, HIDDEN / 128, 1, true};
-      case 2: return Product{down_codes, down_scales, HIDDEN / 128, MLP / 128, DOWN_SPLITS, false};
+      case 2: return Product{down_codes, down_scales, TILES, MLP / 128, DOWN_SPLITS, false};
       default: return Product{qkv_codes, qkv_scales, PROJECTED / 128, HIDDEN / 128, QKV_SPLITS, false};
     }
   };
+  asm volatile("griddepcontrol.launch_dependents;");
 
-  if (warp == SETS * WARPS + set) {
+  if (warp >= SETS * WARPS) {
     if (lane == 0) {
-      for (int i = 0; i < SLOTS; i++) init(ring.full + 8 * i, 1 + 32), init(ring.empty + 8 * i, WARPS);
+      for (int i = 0; i < ring.length; i++) init(ring.full + 8 * i, 1), init(ring.empty + 8 * i, WARPS);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
@@ -378,112 +524,84 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
     }
     return;
   }
-  if (warp < SETS * WARPS)  // rows beyond the last are zero
-    for (int i = thread % 256; i < SLOTS * 8 * (ROW / 16); i += 256)
-      asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(ring.slots + i / (8 * (ROW / 16)) * SLOT + WEIGHTS +
-                                                                i % (8 * (ROW / 16)) * 16), "r"(0)
-                   : "memory");
+  if (thread < ZEROS / 16)
+    asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(zeros + thread * 16), "r"(0) : "memory");
   asm volatile("bar.sync 3, %0;" ::"n"(THREADS) : "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // only weights are read before
 
-  if (warp >= SETS * WARPS) {
-    const int steps = product(2).steps(), tiles = product(1).tiles;
-#pragma unroll 1
-    for (int phase = 0; phase < 4; phase++) {
-      const bf16* x = phase == 0 ? attended : phase == 1 ? normed1 : phase == 2 ? hidden : normed2;
-      fetch_rows(product(phase), program, ring, x, rows, lane, [&](int split) {
-        // a block of down's columns are the outputs of two tiles of gate and up
-        int which = phase == 2 ? DONE_GATE + split : phase == 1 ? NORM1 : NORM2;
-        unsigned target = phase == 2 ? WARPS * (min(2 * (split + 1) * steps, tiles) - 2 * split * steps) : rows;
-        if (phase && lane == 0) spin(counter(which), target);
-        __syncwarp();
-      });
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    return;
-  }
-
-  int w = warp % WARPS;
-  uint32_t words_at = ring.slots + w * 512 + lane * 16, scales_at = ring.slots + 2 * CODES + w * 128 + lane / 4 * 16,
-           x_at = ring.slots + WEIGHTS + lane % 8 * ROW + lane / 8 * 16;
+  const unsigned multiplying = SETS * WARPS * 32, pieces = (rows + 1) / 2 * (PAIR / 16);
+  for (unsigned i = blockIdx.x * multiplying + thread; i < pieces; i += BLOCKS * multiplying)
+    ((uint4*)emptied)[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
+  const Lane own = {exchanged + lane % 4 * (size_t)PAIR, (int)warp % WARPS, (int)lane % 4, (int)lane / 4, rows};
+  uint8_t* begun = own.exchanged + BEGUN_AT + (program * WARPS + own.warp) * PART + own.j * 16;
+  uint32_t words_at = ring.slots + own.warp * 512 + lane * 16,
+           scales_at = ring.slots + 2 * CODES + own.warp * 128 + lane / 4 * 16;
+  bool is_row = lane % 8 < rows;
 #pragma unroll 1
   for (int phase = 0; phase < 4; phase++) {
     Product p = product(phase);
+    const bool whole = phase % 2;  // all columns of x are in shared memory, not those of a piece
     Piece piece;
 #pragma unroll 1
     for (int i = 0; piece_of(p, program, i, piece); i++) {
-      float acc[4] = {};
-      float4* handed = begun + (program * WARPS + w) * 32 + lane;
-      if (p.shared && piece.first) {  // what another program has begun
-        if (lane == 0) spin(counters + BEGUN + (program - 1) * WARPS + w, 1);
-        __syncwarp();
-        get(acc, handed - WARPS * 32);
+      if (!whole || i == 0) {
+        sets_barrier();  // x of the product before is not read any more
+        const int blocks = piece.last - piece.first;
+        if (phase == 0)
+          fetch_rows<false, ATTENDED, STEPS(ATTENDED, O_SPLITS)>(x_at, (const uint8_t*)attended + 256 * piece.first,
+                                                                 4 * ATTENDED, blocks, rows, thread);
+        else if (phase == 2)
+          fetch_rows<true, MLP, STEPS(MLP, DOWN_SPLITS)>(x_at, exchanged + HIDDEN_AT + 256 * piece.first, PAIR, blocks, rows,
+                                                         thread);
+        else
+          fetch_rows<true, HIDDEN, TILES>(x_at, exchanged + NORMED_AT + (phase == 1 ? 0 : 4 * HIDDEN), PAIR, TILES, rows, thread);
+        sets_barrier();
       }
+      float acc[4] = {};
+      if (p.shared && piece.first && own.is_live()) take(acc, begun - WARPS * PART);  // what another program has begun
+      uint32_t row = x_at + lane % 8 * PITCH(whole ? TILES : p.steps()) + (whole ? 256 * piece.first : 0);
+      uint32_t x = (is_row ? row : zeros) + lane / 8 * 16, step = is_row ? 512 : 0;
 #pragma unroll 1
-      for (int b = piece.first; b < piece.last; b += 2) {
+      for (int b = piece.first; b < piece.last; b += 2, x += step) {
         uint32_t slot = ring.at * SLOT, empty = ring.empty + 8 * ring.at;
         wait(ring.full + 8 * ring.at, ring.parity);
         if (b + 1 < piece.last)
-          add_blocks<2>(acc, words_at + slot, scales_at + slot, x_at + slot, empty, lane);
+          add_blocks<2>(acc, words_at + slot, scales_at + slot, x, empty, lane);
         else
-          add_blocks<1>(acc, words_at + slot, scales_at + slot, x_at + slot, empty, lane);
+          add_blocks<1>(acc, words_at + slot, scales_at + slot, x, empty, lane);
         ring.next();
       }
-      int row = 2 * (lane % 4), n = 128 * piece.tile + 16 * w + lane / 4;
-      unsigned* done = counter(phase == 0 ? DONE_O : phase == 2 ? DONE_DOWN : DONE_GATE + piece.tile / 2 / product(2).steps());
       if (p.shared && piece.last < p.blocks) {  // another program goes on
-        put(handed, acc);
-        done = counters + BEGUN + program * WARPS + w;
-      } else if (phase == 1) {
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-          if (row + k < rows)
-            hidden[(row + k) * MLP + 64 * piece.tile + 8 * w + lane / 4] = __float2bfloat16_rn(activated(acc[k], acc[2 + k]));
-      } else if (phase == 3) {
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-          if (row + k < rows) {
-            size_t at = (size_t)(piece.split * rows + row + k) * PROJECTED + n;
-            if (QKV_SPLITS == 1)
-              ((bf16*)out)[at] = __float2bfloat16_rn(acc[k]), ((bf16*)out)[at + 8] = __float2bfloat16_rn(acc[2 + k]);
-            else
-              ((float*)out)[at] = acc[k], ((float*)out)[at + 8] = acc[2 + k];
-          }
+        if (own.is_live()) give(begun, acc);
         continue;
-      } else {  // the last of the splits of an output adds them up
-        float4* own = parts + (piece.tile * WARPS + w) * 32 + lane;
-        put(own + piece.split * p.tiles * WARPS * 32, acc);
-        __syncwarp();
-        unsigned before = 0;
-        if (lane == 0) before = count(counters + (phase ? DOWN_PARTS : O_PARTS) + piece.tile * WARPS + w);
-        before = __shfl_sync(~0u, before, 0);
-        __syncwarp();
-        if (before < p.splits - 1) continue;
-        float sum[4] = {};
-#pragma unroll 6
-        for (int s = 0; s < p.splits; s++) {
-          float part[4];
-          get(part, own + s * p.tiles * WARPS * 32);
-#pragma unroll
-          for (int k = 0; k < 4; k++) sum[k] = __fadd_rn(sum[k], part[k]);
-        }
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-          if (row + k < rows) {
-            bf16* at = branch + (row + k) * HIDDEN + n;
-            at[0] = __float2bfloat16_rn(sum[k]), at[8] = __float2bfloat16_rn(sum[2 + k]);
-          }
       }
-      __syncwarp();
-      if (lane == 0) release(done);
+#pragma unroll
+      for (int k = 0; k < 4; k++) acc[k] *= 16777216.0f;  // 2^24: see `unpacked`
+      if (phase == 0)
+        give_branch<O_SPLITS>(own, piece, acc, 0, BRANCH_AT);
+      else if (phase == 1)
+        give_hidden(own, piece, acc);
+      else if (phase == 2)
+        give_branch<DOWN_SPLITS>(own, piece, acc, DOWN_AT, BRANCH_AT + 4 * HIDDEN);
+      else
+        store_parts(own, piece, acc, out);
     }
     // the last programs have no piece of these products
-    int row = PROGRAMS - 1 - program;
-    if (row < rows && (phase == 0 || phase == 2)) {
-      Norm norm = phase ? Norm{branch, stream1, post2, scale2, next2, stream2, normed2, POST_EPS2, NEXT_EPS2}
-                        : Norm{branch, stream, post1, nullptr, next1, stream1, normed1, POST_EPS1, NEXT_EPS1};
-      residual_norm(norm, row, sums[set], thread % 256, set, counter(phase ? DONE_DOWN : DONE_O), WARPS * p.tiles);
-      set_barrier(set);
-      if (thread % 256 == 0) release(counter(phase ? NORM2 : NORM1));
+    int r = PROGRAMS - 1 - program;
+    if (r < rows && !whole) {
+      size_t at = (size_t)r * HIDDEN;
+      uint8_t* row = exchanged + r / 2 * (size_t)PAIR + (r % 2 + phase) * 2 * HIDDEN;
+      const Norm norm = {(phase ? stream1 : stream) + at,
+                         phase ? post2 : post1,
+                         phase ? scale2 : nullptr,
+                         phase ? next2 : next1,
+                         (phase ? stream2 : stream1) + at,
+                         phase ? normed2 + at : nullptr,
+                         row + BRANCH_AT,
+                         row + NORMED_AT,
+                         phase ? POST_EPS2 : POST_EPS1,
+                         phase ? NEXT_EPS2 : NEXT_EPS1};
+      residual_norm(norm, sums[set], thread % 256, set);
     }
   }
 }

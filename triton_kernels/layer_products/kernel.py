@@ -22,25 +22,12 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm import small_m
-from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
-from eagle_aot.triton_kernels.layer_products.op import SETS, composed
+from eagle_aot.triton_kernels.layer_products.op import ROWS, SETS, SHARED, WARPS, composed
 from eagle_aot.triton_kernels.residual_norm import kernel as residual_norm
 from eagle_aot.triton_kernels.row_tiling import one_if_positive
 
 SOURCE = Path(__file__).with_name("kernel.cu")
-ROWS = 8
-"""Most rows that the kernel computes."""
-
-WARPS = 8
-"""The warps of each of a block's `SETS`."""
-
-LAUNCHED_WARPS = SETS * (WARPS + 2)
-SHARED = SETS * 4 * (2 * (8192 + 1024) + ROWS * 528)
-"""Bytes of shared memory of a block: four slots of a ring for each set, as in `kernel.cu`."""
-
-LINE, COUNTERS = 32, 4
-"""Numbers between counters that lie in lines of their own, and how many of those do not depend on
-splits, as in `kernel.cu`."""
+LAUNCHED_WARPS = SETS * (WARPS + 1)
 
 MARK = "compiled from kernel.cu:"
 
@@ -62,39 +49,31 @@ def layer_products_kernel(
     post2_ptr: tl.tensor,
     scale2_ptr: tl.tensor,
     next2_ptr: tl.tensor,
-    counters_ptr: tl.tensor,
-    begun_ptr: tl.tensor,
-    parts_ptr: tl.tensor,
-    branch_ptr: tl.tensor,
+    exchanged_ptr: tl.tensor,
+    emptied_ptr: tl.tensor,
     stream1_ptr: tl.tensor,
-    normed1_ptr: tl.tensor,
-    hidden_ptr: tl.tensor,
     stream2_ptr: tl.tensor,
     normed2_ptr: tl.tensor,
     out_ptr: tl.tensor,
     rows: tl.tensor,
     CUDA: tl.constexpr,
 ) -> None:
-    """Stand for the kernel of `kernel.cu`: its arguments, and stores to all that it writes.
+    """Stand for the kernel of `kernel.cu`: its arguments, and stores to all that others may read.
 
     CUDA names sizes and the source's digest. It is no instruction, so nothing assembles this.
     """
     number = tl.inline_asm_elementwise(CUDA, "=r,r", [rows], dtype=tl.int32, is_pure=True, pack=1)
-    tl.store(counters_ptr, number)
-    tl.store(begun_ptr, number.to(tl.float32))
-    tl.store(parts_ptr, number.to(tl.float32))
-    tl.store(branch_ptr, number.to(branch_ptr.dtype.element_ty))
-    tl.store(stream1_ptr, number.to(branch_ptr.dtype.element_ty))
-    tl.store(normed1_ptr, number.to(branch_ptr.dtype.element_ty))
-    tl.store(hidden_ptr, number.to(branch_ptr.dtype.element_ty))
-    tl.store(stream2_ptr, number.to(branch_ptr.dtype.element_ty))
-    tl.store(normed2_ptr, number.to(branch_ptr.dtype.element_ty))
+    tl.store(emptied_ptr, number)
+    tl.store(stream1_ptr, number.to(stream1_ptr.dtype.element_ty))
+    tl.store(stream2_ptr, number.to(stream2_ptr.dtype.element_ty))
+    tl.store(normed2_ptr, number.to(normed2_ptr.dtype.element_ty))
     tl.store(out_ptr, number.to(out_ptr.dtype.element_ty))
 
 
 def launch(
     attended: Tensor,
     stream: Tensor,
+    exchanged: Tensor,
     codes: list[Tensor],
     scales: list[Tensor],
     splits: list[int],
@@ -104,35 +83,34 @@ def launch(
     activation: str,
     eps: list[float],
     multiprocessors: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch the kernels; arguments and results are those of `op.layer_products`, [S, 1, R, N] and
-    twice [1, R, H].
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Launch the kernels; arguments and results are those of `op.layer_products`, [S, 1, R, N],
+    twice [1, R, H] and what the next one exchanges.
 
     For every number of rows either this kernel's grid is empty or those of all others are.
     """
-    hidden_size, rows = stream.shape[-1], stream.shape[-2]
-    tiles = [product.shape[0] for product in codes]
+    rows = stream.shape[-2]
     posts = post_weights or next_weights
     attended, stream = attended.contiguous(), stream.contiguous()
     multiply, add_and_norm = (
         partial(kernel.launch, above=ROWS) for kernel in (small_m, residual_norm)
     )
-    out, stream2, normed2, stream1, normed1, hidden = composed(
+    out, stream2, normed2, stream1, _, hidden = composed(
         multiply, add_and_norm, attended, stream, codes, scales, splits, post_weights, next_weights,
         scale, activation, eps,
     )  # fmt: skip
 
-    programs, lane = multiprocessors * SETS * WARPS, 4 * 32
-    counters = (COUNTERS + splits[2]) * LINE + programs + 2 * tiles[0] * WARPS
+    emptied = torch.empty_like(exchanged)
     sizes = {
-        "HIDDEN": hidden_size,
+        "HIDDEN": stream.shape[-1],
         "MLP": hidden.shape[-1],
         "ATTENDED": attended.shape[-1],
-        "PROJECTED": tiles[3] * TILE_N,
+        "PROJECTED": out.shape[-1],
         "O_SPLITS": splits[0],
         "DOWN_SPLITS": splits[2],
         "QKV_SPLITS": splits[3],
         "BLOCKS": multiprocessors,
+        "PAIR": exchanged.numel(),  # a fourth of its bytes
         "HAS_POST": int(bool(post_weights)),
         "HAS_SCALE": int(scale is not None),
         "SILU": int(activation == "silu"),
@@ -147,13 +125,9 @@ def launch(
         posts[1],
         next_weights[1] if scale is None else scale,
         next_weights[1],
-        stream.new_zeros(counters, dtype=torch.int32),
-        stream.new_empty(programs * lane, dtype=torch.float32),
-        stream.new_empty(max(splits[0], splits[2]) * tiles[0] * WARPS * lane, dtype=torch.float32),
-        stream.new_empty(ROWS * hidden_size),
+        exchanged,
+        emptied,
         stream1,
-        normed1,
-        hidden,
         stream2,
         normed2,
         out,
@@ -161,7 +135,7 @@ def launch(
         CUDA=described(sizes),
         num_warps=SETS * WARPS,
     )
-    return out, stream2, normed2
+    return out, stream2, normed2, emptied
 
 
 def described(sizes: dict[str, int | float]) -> str:

@@ -8,6 +8,7 @@ tracing needs triton.
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +24,17 @@ GROUP = 32
 LEAST_WIDTH = 2048
 """The least hidden size: below, `residual_norm` adds up in another order."""
 
-SETS = 2
-"""Sets of warps of a block that multiply, each with a share of every product."""
+SETS, WARPS = 2, 8
+"""Sets of warps of a block that multiply, each with a share of every product, and their warps."""
+
+ROWS = 8
+"""Most rows that the kernel computes."""
+
+SHARED, SLOT, ZEROS = 231_936, 18_432, 576
+"""Bytes of a block's shared memory, of a slot of its rings and of zeros, as in `kernel.cu`."""
+
+EMPTY = -1
+"""What memory that programs exchange holds at first."""
 
 # `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
@@ -37,17 +47,32 @@ def is_joinable(codes: Tensor, scales: Tensor, features: int, columns: int) -> b
     return whole and group_of(codes, scales) == GROUP
 
 
-def is_large_enough(hidden_size: int, gate: Tensor, multiprocessors: int) -> bool:
-    """Whether `residual_norm` adds up as the kernel does, and each set of its warps gets a share of
-    `gate`, the codes [tiles, blocks, words] of gate and up."""
+def is_served(codes: list[Tensor], splits: list[int], multiprocessors: int) -> bool:
+    """Whether the kernel has shares for each set of its warps and room for x, and `residual_norm`
+    adds up as it does, for the `codes` [tiles, blocks, words] and `splits` of `layer_products`."""
+    out, gate, _, qkv = codes
     shares = gate.shape[0] * gate.shape[1]
-    return hidden_size >= LEAST_WIDTH and shares >= SETS * multiprocessors
+    steps = (-(-weight.shape[1] // parts) for weight, parts in zip(codes, splits, strict=True))
+    slots = (SHARED - ZEROS - ROWS * (2 * BLOCK_K * max(steps) + 16)) // SLOT
+    pairs = out.shape[0] % SETS == 0 and qkv.shape[0] * splits[3] % SETS == 0
+    is_wide = out.shape[0] * TILE_N >= LEAST_WIDTH
+    return is_wide and shares >= SETS * multiprocessors and slots >= 2 * SETS and pairs
+
+
+def exchanged_size(codes: list[Tensor], splits: list[int], multiprocessors: int) -> int:
+    """Return how many numbers of four bytes programs exchange, sums by warps and rows, for the
+    `codes` [tiles, blocks, words] and `splits` of `layer_products`."""
+    out, gate, *_ = codes
+    sums = (splits[0] + splits[2]) * out.shape[0] + SETS * multiprocessors
+    rows = 4 * out.shape[0] * TILE_N + gate.shape[0] * TILE_N // 2
+    return ROWS * (sums * WARPS * 16 + rows // 2)
 
 
 @_operator("eagle_aot::layer_products", mutates_args={})
 def layer_products(
     attended: Tensor,
     stream: Tensor,
+    exchanged: Tensor,
     codes: list[Tensor],
     scales: list[Tensor],
     splits: list[int],
@@ -57,8 +82,9 @@ def layer_products(
     activation: str,
     eps: list[float],
     multiprocessors: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the parts of the next layer's queries, keys and values, the stream and its norm.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the parts of the next layer's queries, keys and values, the stream and its norm, and
+    what the next `layer_products` exchanges.
 
     `attended` [1, R, K] is multiplied by the first of four packed weights, whose order is output
     product, gate and up, down, and the next projections; `codes`, `scales` and `splits` are those
@@ -66,35 +92,25 @@ def layer_products(
     `residual_norm`, the first with `post_weights[0]` and `next_weights[0]` [H], the second with the
     others and `scale` [1]. `post_weights` is empty without them. `eps` are post, next, post, next.
     Parts are [S, 1, R, N], stream [1, R, H] and its norm too. The kernel fills `multiprocessors`.
+    `exchanged` int32 [`exchanged_size` or more], full of `EMPTY`, is its own: nothing else reads
+    what it leaves there. The last result is as large and as empty, if there are at most `ROWS`.
     """
     from eagle_aot.triton_kernels.layer_products.kernel import launch
 
     return launch(
-        attended, stream, codes, scales, splits, post_weights, next_weights, scale, activation, eps,
-        multiprocessors,
+        attended, stream, exchanged, codes, scales, splits, post_weights, next_weights, scale,
+        activation, eps, multiprocessors,
     )  # fmt: skip
 
 
 def separate_kernels(
-    attended: Tensor,
-    stream: Tensor,
-    codes: list[Tensor],
-    scales: list[Tensor],
-    splits: list[int],
-    post_weights: list[Tensor],
-    next_weights: list[Tensor],
-    scale: Tensor | None,
-    activation: str,
-    eps: list[float],
-    multiprocessors: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    attended: Tensor, stream: Tensor, exchanged: Tensor, *arguments: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Do what `layer_products` does by the operators that it replaces: [S, 1, R, N], [1, R, H]
-    twice."""
-    parts, stream, normed, *_ = composed(
-        int4_small_m, residual_norm, attended, stream, codes, scales, splits, post_weights,
-        next_weights, scale, activation, eps,
-    )  # fmt: skip
-    return parts, stream, normed
+    twice, and what is not used."""
+    kernels = int4_small_m, residual_norm
+    parts, stream, normed, *_ = composed(*kernels, attended, stream, *arguments[:-1])
+    return parts, stream, normed, torch.empty_like(exchanged)
 
 
 def composed(
@@ -137,17 +153,13 @@ layer_products.register_kernel("cpu")(separate_kernels)
 def _shapes(
     attended: Tensor,
     stream: Tensor,
+    exchanged: Tensor,
     codes: list[Tensor],
     scales: list[Tensor],
     splits: list[int],
-    post_weights: list[Tensor],
-    next_weights: list[Tensor],
-    scale: Tensor | None,
-    activation: str,
-    eps: list[float],
-    multiprocessors: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    *arguments: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     width = codes[3].shape[0] * TILE_N
     dtype = stream.dtype if splits[3] == 1 else torch.float32
     parts = stream.new_empty((splits[3], *stream.shape[:-1], width), dtype=dtype)
-    return parts, torch.empty_like(stream), torch.empty_like(stream)
+    return parts, torch.empty_like(stream), torch.empty_like(stream), torch.empty_like(exchanged)

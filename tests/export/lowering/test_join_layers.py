@@ -64,7 +64,7 @@ def test_a_step_computes_the_same(drafter: str, monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(found, wanted)
 
 
-CASE = LayerCase(256, 384, 512, 640)
+CASE = LayerCase(256, 384, 512, 768)
 ROWS = torch.export.Dim("rows", min=1, max=40)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import choose_splits
+from eagle_aot.triton_kernels.layer_products.op import EMPTY, exchanged_size
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class LayerCase:
     has_scale: bool = True
 
     def weights(self, device: str, multiprocessors: int) -> tuple[Any, ...]:
-        """Return the arguments of `layer_products` after the first two."""
+        """Return the arguments of `layer_products` after the first three."""
         shapes = (
             (self.hidden, self.attended),
             (2 * self.mlp, self.hidden),
@@ -53,6 +54,12 @@ class LayerCase:
             torch.randn(1, count, width, device=device, dtype=torch.bfloat16) for width in widths
         )
         return attended, stream
+
+    def exchanged(self, weights: tuple[Any, ...]) -> Tensor:
+        """Return the memory that programs of the kernel exchange for `weights`, empty."""
+        codes, _, splits, *_, multiprocessors = weights
+        size = exchanged_size(codes, splits, multiprocessors)
+        return torch.full((size,), EMPTY, dtype=torch.int32, device=codes[0].device)
 
 
 def random_weight(features: int, columns: int, device: str) -> tuple[Tensor, Tensor]:
