@@ -58,10 +58,9 @@ def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
 
 def _empty(graph: Graph, between: Between, size: int) -> Node:
     """Insert what the first of joined layers exchanges."""
-    origin = between.products[0]
-    like = argument_tensor(origin)
-    kind = {"dtype": torch.int32, "device": like.device}
+    origin, like = between.products[0], argument_tensor(between.products[0])
     with graph.inserting_before(origin):
+        kind: dict[str, Any] = {"dtype": torch.int32, "device": like.device}
         node = graph.call_function(FULL, ([size], EMPTY), kind)
     node.meta = {**origin.meta, "val": like.new_full((size,), EMPTY, dtype=torch.int32)}
     return node

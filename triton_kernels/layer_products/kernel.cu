@@ -507,7 +507,6 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
       default: return Product{qkv_codes, qkv_scales, PROJECTED / 128, HIDDEN / 128, QKV_SPLITS, false};
     }
   };
-  asm volatile("griddepcontrol.launch_dependents;");
 
   if (warp >= SETS * WARPS) {
     if (lane == 0) {
@@ -527,7 +526,6 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   if (thread < ZEROS / 16)
     asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(zeros + thread * 16), "r"(0) : "memory");
   asm volatile("bar.sync 3, %0;" ::"n"(THREADS) : "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // only weights are read before
 
   const unsigned multiplying = SETS * WARPS * 32, pieces = (rows + 1) / 2 * (PAIR / 16);
   for (unsigned i = blockIdx.x * multiplying + thread; i < pieces; i += BLOCKS * multiplying)

@@ -28,7 +28,6 @@ from eagle_aot.triton_kernels.row_tiling import one_if_positive
 
 SOURCE = Path(__file__).with_name("kernel.cu")
 LAUNCHED_WARPS = SETS * (WARPS + 1)
-
 MARK = "compiled from kernel.cu:"
 
 
@@ -99,16 +98,13 @@ def launch(
         multiply, add_and_norm, attended, stream, codes, scales, splits, post_weights, next_weights,
         scale, activation, eps,
     )  # fmt: skip
-
     emptied = torch.empty_like(exchanged)
     sizes = {
         "HIDDEN": stream.shape[-1],
         "MLP": hidden.shape[-1],
         "ATTENDED": attended.shape[-1],
         "PROJECTED": out.shape[-1],
-        "O_SPLITS": splits[0],
-        "DOWN_SPLITS": splits[2],
-        "QKV_SPLITS": splits[3],
+        **{f"{name}_SPLITS": splits[at] for name, at in (("O", 0), ("DOWN", 2), ("QKV", 3))},
         "BLOCKS": multiprocessors,
         "PAIR": exchanged.numel(),  # a fourth of its bytes
         "HAS_POST": int(bool(post_weights)),

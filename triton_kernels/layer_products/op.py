@@ -24,11 +24,8 @@ GROUP = 32
 LEAST_WIDTH = 2048
 """The least hidden size: below, `residual_norm` adds up in another order."""
 
-SETS, WARPS = 2, 8
-"""Sets of warps of a block that multiply, each with a share of every product, and their warps."""
-
-ROWS = 8
-"""Most rows that the kernel computes."""
+SETS, WARPS, ROWS = 2, 8, 8
+"""Sets of a block's warps, each with a share of every product; the warps of a set; most rows."""
 
 SHARED, SLOT, ZEROS = 231_936, 18_432, 576
 """Bytes of a block's shared memory, of a slot of its rings and of zeros, as in `kernel.cu`."""

@@ -57,9 +57,9 @@ class LayerCase:
 
     def exchanged(self, weights: tuple[Any, ...]) -> Tensor:
         """Return the memory that programs of the kernel exchange for `weights`, empty."""
-        codes, _, splits, *_, multiprocessors = weights
-        size = exchanged_size(codes, splits, multiprocessors)
-        return torch.full((size,), EMPTY, dtype=torch.int32, device=codes[0].device)
+        codes, _, splits, *_, count = weights
+        like, size = codes[0], exchanged_size(codes, splits, count)
+        return like.new_full((size,), EMPTY, dtype=torch.int32)
 
 
 def random_weight(features: int, columns: int, device: str) -> tuple[Tensor, Tensor]:
