@@ -51,13 +51,13 @@ def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
     for between in found:
         if exchanged is None:
             size = max(exchanged_size(*b.weights(), multiprocessors) for b in found)
-            exchanged = _empty(program.graph, between, size)
+            exchanged = _full_of_empty(program.graph, between, size)
         exchanged = _join(program, between, exchanged, multiprocessors)
     program.graph_module.recompile()
 
 
-def _empty(graph: Graph, between: Between, size: int) -> Node:
-    """Insert what the first of joined layers exchanges."""
+def _full_of_empty(graph: Graph, between: Between, size: int) -> Node:
+    """Insert what the first of joined layers exchanges, filled in every step."""
     origin, like = between.products[0], argument_tensor(between.products[0])
     with graph.inserting_before(origin):
         kind: dict[str, Any] = {"dtype": torch.int32, "device": like.device}

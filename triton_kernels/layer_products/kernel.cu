@@ -5,11 +5,13 @@
 // of each set keeps a ring of weights filled, without regard to what the products wait for, so memory is read
 // while programs wait for each other.
 //
-// Programs give each other results through memory that holds EMPTY at first, a NaN that no operation returns: they
-// look until a result is there. That needs no fence and no counter. This kernel empties the memory for the next one.
+// Programs give each other results through memory that holds EMPTY at first: they look until a result is there. That
+// needs no fence and no counter. No result is EMPTY, which is a NaN: on these GPUs arithmetic returns 0x7FFFFFFF, and
+// conversion to bfloat16 0x7FFF. This kernel empties as much for the next one, which has as many rows.
 //
 // Weights are packed INT4 in groups of 32, symmetric (int4_gemm/packing.py). Factors, the order of sums and
-// roundings are those of int4_small_m_kernel and residual_norm_kernel: results are the same to the bit.
+// roundings are those of int4_small_m_kernel and residual_norm_kernel: results are the same to the bit, for the
+// scales that `unpacked` names.
 //
 // Sizes are macros, which `kernel.py` defines: the widths HIDDEN, MLP, ATTENDED and PROJECTED (of q/k/v), O_SPLITS,
 // DOWN_SPLITS, QKV_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both norms, and
@@ -29,16 +31,17 @@
 #define CHUNKS ((HIDDEN + 2047) / 2048) // of a row, with eight columns for each of 256 threads
 
 // Exchanged memory has four parts of PAIR bytes, for two rows each: sums of 16 outputs by a warp of each split of o
-// and down, and of tiles of gate and up that another program goes on with; then rows: branches, norms, hidden.
+// and down, and of tiles of gate and up that another program goes on with; then rows: branches, norms, and those of
+// the MLP, from MLP_AT on.
 #define EMPTY 0xFFFFFFFFu
 #define TILES (HIDDEN / 128)
-#define PART 128
+#define PART 128                       // bytes: two rows of 16 outputs, float32
 #define DOWN_AT (O_SPLITS * TILES * WARPS * PART)
 #define BEGUN_AT (DOWN_AT + DOWN_SPLITS * TILES * WARPS * PART)
 #define BRANCH_AT (BEGUN_AT + PROGRAMS * WARPS * PART)
 #define NORMED_AT (BRANCH_AT + 2 * 4 * HIDDEN)
-#define HIDDEN_AT (NORMED_AT + 2 * 4 * HIDDEN)
-static_assert(HIDDEN_AT + 4 * MLP <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as kernel.py has it");
+#define MLP_AT (NORMED_AT + 2 * 4 * HIDDEN)
+static_assert(MLP_AT + 4 * MLP <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as kernel.py has it");
 
 // Shared memory has the columns of x that a product needs, for both sets: they compute neighbouring tiles, of one part of
 // K if it is split. Rows have padding against conflicts of banks. The rest is for rings, of at most MOST_SLOTS each.
@@ -47,8 +50,10 @@ static_assert(HIDDEN_AT + 4 * MLP <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCH
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 #define X_OF_ROW PITCH(LARGER(TILES, LARGER(STEPS(ATTENDED, O_SPLITS), STEPS(MLP, DOWN_SPLITS))))
 #define MOST_SLOTS 6
-static_assert((SHARED - ZEROS - ROWS * X_OF_ROW) / SLOT >= 4, "as op.is_large_enough has it");
+static_assert((SHARED - ZEROS - ROWS * X_OF_ROW) / SLOT >= 4 && PROGRAMS >= ROWS, "as op.is_served has it");
 static_assert(TILES % 2 == 0 && PROJECTED / 128 * QKV_SPLITS % 2 == 0, "sets compute neighbouring tiles");
+static_assert((O_SPLITS - 1) * STEPS(ATTENDED, O_SPLITS) < ATTENDED / 128, "no split is empty");
+static_assert((DOWN_SPLITS - 1) * STEPS(MLP, DOWN_SPLITS) < MLP / 128, "no split is empty");
 
 typedef __nv_bfloat16 bf16;
 typedef __nv_bfloat162 bf162;
@@ -139,7 +144,7 @@ __device__ __forceinline__ void add(float (&acc)[4], const uint4& v) {
 struct Product {
   const uint8_t *codes, *scales;
   int tiles, blocks, splits;  // of 128 outputs; of 128 columns; programs among which K is split
-  bool shared;                // or programs have even shares of all blocks, and hand sums on
+  bool even;                  // or programs have even shares of all blocks, and hand sums on
   __device__ int steps() const { return (blocks + splits - 1) / splits; }
 };
 
@@ -149,7 +154,7 @@ struct Piece {
 
 // The i-th piece of a product that a program computes; false if there is none.
 __device__ __forceinline__ bool piece_of(const Product& p, int program, int i, Piece& piece) {
-  if (p.shared) {
+  if (p.even) {
     // First the start of the last tile, which another program goes on with, and last the end of the first one,
     // which another has begun: nobody waits long.
     int all = p.tiles * p.blocks, from = program * all / PROGRAMS, to = (program + 1) * all / PROGRAMS;
@@ -176,7 +181,7 @@ struct Ring {
   }
 };
 
-// One slot is on its way at a time: with more, results that programs wait for would queue up after weights.
+// One slot of each set is on its way at a time: with more, results that programs wait for would queue up after weights.
 __device__ __forceinline__ void fetch_weights(const Product& p, int program, Ring& ring, uint64_t policy) {
   Piece piece;
 #pragma unroll 1
@@ -238,13 +243,12 @@ __device__ __forceinline__ uint4 load_matrices(uint32_t at) {
   return v;
 }
 
-
 __device__ __forceinline__ bf162 twice(uint16_t bits) { return bf162{__ushort_as_bfloat16(bits), __ushort_as_bfloat16(bits)}; }
 
 // Two weights of a quarter: (nibble - 8) * scale, rounded once, divided by 2^24. The lowest eight bits of a bfloat16 alone
 // are a subnormal number or one of the least normal ones, at the same distance from each other: they are bits / 2^133. So
-// a nibble is a number where it is. `factor` is the scale times 2^109 or 2^105, `offset` times -8 / 2^24: finite and
-// normal for scales of 2^-102 to 2^18.
+// a nibble is a number where it is. `factor` is the scale times 2^109 or 2^105, `offset` times -8 / 2^24. This is exact
+// for scales that are 0 or from 2^-102 to 2^18.
 template <int Q>
 __device__ __forceinline__ uint32_t unpacked(uint32_t word, bf162 factor, bf162 offset) {
   uint32_t bits = (Q < 2 ? word : word >> 8) & (Q % 2 ? 0x00F000F0 : 0x000F000F);
@@ -449,7 +453,7 @@ struct Lane {
 
 __device__ __forceinline__ void give_hidden(const Lane& lane, const Piece& piece, const float (&acc)[4]) {
   uint32_t v = neighbours(activated(acc[0], acc[2]), activated(acc[1], acc[3]), lane.j);
-  if (lane.row() < lane.rows) give(lane.at(HIDDEN_AT, MLP, 64 * piece.tile + 8 * lane.warp), v);
+  if (lane.row() < lane.rows) give(lane.at(MLP_AT, MLP, 64 * piece.tile + 8 * lane.warp), v);
 }
 
 // The last of the splits adds up what the others give, and gives the branch.
@@ -549,14 +553,16 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
           fetch_rows<false, ATTENDED, STEPS(ATTENDED, O_SPLITS)>(x_at, (const uint8_t*)attended + 256 * piece.first,
                                                                  4 * ATTENDED, blocks, rows, thread);
         else if (phase == 2)
-          fetch_rows<true, MLP, STEPS(MLP, DOWN_SPLITS)>(x_at, exchanged + HIDDEN_AT + 256 * piece.first, PAIR, blocks, rows,
+          fetch_rows<true, MLP, STEPS(MLP, DOWN_SPLITS)>(x_at, exchanged + MLP_AT + 256 * piece.first, PAIR, blocks, rows,
                                                          thread);
         else
           fetch_rows<true, HIDDEN, TILES>(x_at, exchanged + NORMED_AT + (phase == 1 ? 0 : 4 * HIDDEN), PAIR, TILES, rows, thread);
+        __syncwarp();
         sets_barrier();
       }
       float acc[4] = {};
-      if (p.shared && piece.first && own.is_live()) take(acc, begun - WARPS * PART);  // what another program has begun
+      if (p.even && piece.first && own.is_live()) take(acc, begun - WARPS * PART);  // what another program has begun
+      __syncwarp();
       uint32_t row = x_at + lane % 8 * PITCH(whole ? TILES : p.steps()) + (whole ? 256 * piece.first : 0);
       uint32_t x = (is_row ? row : zeros) + lane / 8 * 16, step = is_row ? 512 : 0;
 #pragma unroll 1
@@ -569,7 +575,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
           add_blocks<1>(acc, words_at + slot, scales_at + slot, x, empty, lane);
         ring.next();
       }
-      if (p.shared && piece.last < p.blocks) {  // another program goes on
+      if (p.even && piece.last < p.blocks) {  // another program goes on
         if (own.is_live()) give(begun, acc);
         continue;
       }
@@ -584,7 +590,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
       else
         store_parts(own, piece, acc, out);
     }
-    // the last programs have no piece of these products
+    // the last programs have the fewest pieces of these products
     int r = PROGRAMS - 1 - program;
     if (r < rows && !whole) {
       size_t at = (size_t)r * HIDDEN;

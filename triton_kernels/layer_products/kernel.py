@@ -59,8 +59,8 @@ def layer_products_kernel(
 ) -> None:
     """Stand for the kernel of `kernel.cu`: its arguments, and stores to all that others may read.
 
-    CUDA names sizes and the source's digest. It is no instruction, so nothing assembles this.
-    """
+    CUDA names sizes and the source's digest; it is no instruction, so nothing assembles this. Torch
+    could copy what is exchanged if it seemed to be stored to."""
     number = tl.inline_asm_elementwise(CUDA, "=r,r", [rows], dtype=tl.int32, is_pure=True, pack=1)
     tl.store(emptied_ptr, number)
     tl.store(stream1_ptr, number.to(stream1_ptr.dtype.element_ty))
@@ -91,12 +91,10 @@ def launch(
     rows = stream.shape[-2]
     posts = post_weights or next_weights
     attended, stream = attended.contiguous(), stream.contiguous()
-    multiply, add_and_norm = (
-        partial(kernel.launch, above=ROWS) for kernel in (small_m, residual_norm)
-    )
+    kernels = partial(small_m.launch, above=ROWS), partial(residual_norm.launch, above=ROWS)
     out, stream2, normed2, stream1, _, hidden = composed(
-        multiply, add_and_norm, attended, stream, codes, scales, splits, post_weights, next_weights,
-        scale, activation, eps,
+        *kernels, attended, stream, codes, scales, splits, post_weights, next_weights, scale,
+        activation, eps,
     )  # fmt: skip
     emptied = torch.empty_like(exchanged)
     sizes = {
@@ -106,7 +104,7 @@ def launch(
         "PROJECTED": out.shape[-1],
         **{f"{name}_SPLITS": splits[at] for name, at in (("O", 0), ("DOWN", 2), ("QKV", 3))},
         "BLOCKS": multiprocessors,
-        "PAIR": exchanged.numel(),  # a fourth of its bytes
+        "PAIR": exchanged.numel(),  # bytes of a fourth of it
         "HAS_POST": int(bool(post_weights)),
         "HAS_SCALE": int(scale is not None),
         "SILU": int(activation == "silu"),

@@ -49,11 +49,13 @@ def is_served(codes: list[Tensor], splits: list[int], multiprocessors: int) -> b
     adds up as it does, for the `codes` [tiles, blocks, words] and `splits` of `layer_products`."""
     out, gate, _, qkv = codes
     shares = gate.shape[0] * gate.shape[1]
-    steps = (-(-weight.shape[1] // parts) for weight, parts in zip(codes, splits, strict=True))
+    split = [(weight.shape[1], parts) for weight, parts in zip(codes, splits, strict=True)]
+    steps = [-(-blocks // parts) for blocks, parts in split]
     slots = (SHARED - ZEROS - ROWS * (2 * BLOCK_K * max(steps) + 16)) // SLOT
     pairs = out.shape[0] % SETS == 0 and qkv.shape[0] * splits[3] % SETS == 0
-    is_wide = out.shape[0] * TILE_N >= LEAST_WIDTH
-    return is_wide and shares >= SETS * multiprocessors and slots >= 2 * SETS and pairs
+    full = all((parts - 1) * step < n for (n, parts), step in zip(split, steps, strict=True))
+    wide = out.shape[0] * TILE_N >= LEAST_WIDTH and shares >= SETS * multiprocessors
+    return wide and slots >= 2 * SETS and pairs and full
 
 
 def exchanged_size(codes: list[Tensor], splits: list[int], multiprocessors: int) -> int:
@@ -90,7 +92,7 @@ def layer_products(
     others and `scale` [1]. `post_weights` is empty without them. `eps` are post, next, post, next.
     Parts are [S, 1, R, N], stream [1, R, H] and its norm too. The kernel fills `multiprocessors`.
     `exchanged` int32 [`exchanged_size` or more], full of `EMPTY`, is its own: nothing else reads
-    what it leaves there. The last result is as large and as empty, if there are at most `ROWS`.
+    what it leaves there. The last result is as large, and empty for a next call of as many rows.
     """
     from eagle_aot.triton_kernels.layer_products.kernel import launch
 
