@@ -47,12 +47,11 @@ def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
     its kernel serves them and nothing else reads what it computes on the way."""
     ends = map(_ending_with, program.graph.find_nodes(op="call_function", target=PRODUCT))
     found = [b for b in ends if b is not None and _is_served(b, multiprocessors)]
-    exchanged: Node | None = None
-    for between in found:
-        if exchanged is None:
-            size = max(exchanged_size(*b.weights(), multiprocessors) for b in found)
-            exchanged = _full_of_empty(program.graph, between, size)
-        exchanged = _join(program, between, exchanged, multiprocessors)
+    if found:
+        size = max(exchanged_size(*b.weights(), multiprocessors) for b in found)
+        exchanged = _full_of_empty(program.graph, found[0], size)
+        for between in found:
+            exchanged = _join(program, between, exchanged, multiprocessors)
     program.graph_module.recompile()
 
 

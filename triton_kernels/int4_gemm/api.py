@@ -41,7 +41,7 @@ def choose_splits(features: int, steps: int, multiprocessors: int) -> int:
     least one step.
     """
     tiles = -(-features // TILE_N)
-    possible = [splits for splits in range(1, MAX_SPLITS + 1) if _none_is_idle(splits, steps)]
+    possible = [splits for splits in range(1, MAX_SPLITS + 1) if none_is_idle(splits, steps)]
     enough = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
     full = [splits for splits in possible if tiles * splits >= 0.95 * enough]
     if not full or full[0] == 1:
@@ -54,7 +54,7 @@ def choose_splits(features: int, steps: int, multiprocessors: int) -> int:
     return min(full, key=cost)
 
 
-def _none_is_idle(splits: int, steps: int) -> bool:
+def none_is_idle(splits: int, steps: int) -> bool:
     """Whether every program has a step if each takes the same number, rounded up."""
     return (splits - 1) * -(-steps // splits) < steps
 

@@ -144,7 +144,7 @@ def described(sizes: dict[str, int | float]) -> str:
 
 @cache
 def digest() -> str:
-    """Return a digest of both sources, which tells versions of them apart in Triton's cache."""
+    """Return a digest of both sources: in Triton's cache, each version has an entry of its own."""
     both = SOURCE.read_bytes() + Path(__file__).read_bytes()
     return hashlib.sha256(both).hexdigest()[:16]
 

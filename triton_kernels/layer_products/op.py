@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, triton_op
 
+from eagle_aot.triton_kernels.int4_gemm.api import none_is_idle
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, TILE_N, group_of
 from eagle_aot.triton_kernels.residual_norm import residual_norm
@@ -45,15 +46,15 @@ def is_joinable(codes: Tensor, scales: Tensor, features: int, columns: int) -> b
 
 
 def is_served(codes: list[Tensor], splits: list[int], multiprocessors: int) -> bool:
-    """Whether the kernel has shares for each set of its warps and room for x, and `residual_norm`
-    adds up as it does, for the `codes` [tiles, blocks, words] and `splits` of `layer_products`."""
+    """Whether the kernel has room for x, work for each set of warps and split, and the sums of
+    `residual_norm`, for the `codes` [tiles, blocks, words] and `splits` of `layer_products`."""
     out, gate, _, qkv = codes
     shares = gate.shape[0] * gate.shape[1]
-    split = [(weight.shape[1], parts) for weight, parts in zip(codes, splits, strict=True)]
-    steps = [-(-blocks // parts) for blocks, parts in split]
-    slots = (SHARED - ZEROS - ROWS * (2 * BLOCK_K * max(steps) + 16)) // SLOT
+    split = [(parts, weight.shape[1]) for parts, weight in zip(splits, codes, strict=True)]
+    steps = max(-(-blocks // parts) for parts, blocks in split)
+    slots = (SHARED - ZEROS - ROWS * (2 * BLOCK_K * steps + 16)) // SLOT
     pairs = out.shape[0] % SETS == 0 and qkv.shape[0] * splits[3] % SETS == 0
-    full = all((parts - 1) * step < n for (n, parts), step in zip(split, steps, strict=True))
+    full = all(none_is_idle(parts, blocks) for parts, blocks in split)
     wide = out.shape[0] * TILE_N >= LEAST_WIDTH and shares >= SETS * multiprocessors
     return wide and slots >= 2 * SETS and pairs and full
 
