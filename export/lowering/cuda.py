@@ -97,8 +97,8 @@ def compile_methods(
         "pre_grad_custom_pass": WriteInPlace(),
         # A GPU's program has no vectors on the host: do not compile some to find out which work.
         "cpp.vec_isa_ok": False,
-        # Inductor computes a pointwise argument of a Triton kernel again for each of them unless it is
-        # in memory: angles of positions, for instance, for every layer.
+        # Inductor computes a pointwise argument of a Triton kernel again for each of them unless it
+        # is in memory: angles of positions, for instance, for every layer.
         "realize_reads_threshold": 0,
     }
     joins = capability() == H100
