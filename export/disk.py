@@ -1,6 +1,5 @@
 """The disk that an export needs, and whether it is there."""
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from torch import nn
 
 from eagle_aot.common.errors import ExportError
 from eagle_aot.common.memory import in_binary
-from eagle_aot.export.lowering.backend import CACHE_DIR
+from eagle_aot.export.lowering.backend import CACHE_DIR, named_cache_dir
 from eagle_aot.export.pair import Pair, weight_bytes
 from eagle_aot.export.prepare.cpu_weights import INT4
 from eagle_aot.export.publish.output_dir import check_disk
@@ -68,8 +67,8 @@ def check_disks(output_dir: Path, needs: DiskNeeds) -> None:
 def _compiler_elsewhere(output_dir: Path) -> Path | None:
     """Return the directory that the environment names for the compiler's files, or what of it
     exists; None if it names none, or one on the disk of `output_dir`."""
-    named = os.environ.get(CACHE_DIR)
-    if not named:
+    named = named_cache_dir()
+    if named is None:
         return None
     compiler = _existing(Path(named).absolute())
     same = compiler.stat().st_dev == _existing(output_dir.resolve()).stat().st_dev

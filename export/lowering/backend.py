@@ -1,6 +1,7 @@
 """Which backend an export lowers through, and whether this machine can."""
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -56,6 +57,18 @@ class Lowering(Protocol):
 
     def device_record(self) -> Device | None:
         """Return what the program was compiled for, None for any machine."""
+
+
+def named_cache_dir() -> str | None:
+    """Return the directory that the environment names for the compiler's files, if any.
+
+    The compiler, when it is imported, names its default there. That counts as none: all exports of
+    a user would share it.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    named = os.environ.get(CACHE_DIR)
+    return None if named == default_cache_dir() else named or None
 
 
 def lowering(backend: str) -> Lowering:

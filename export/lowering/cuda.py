@@ -34,7 +34,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device
-from eagle_aot.export.lowering.backend import ASSEMBLE, CACHE_DIR, multiprocessors
+from eagle_aot.export.lowering.backend import ASSEMBLE, CACHE_DIR, multiprocessors, named_cache_dir
 from eagle_aot.export.lowering.join_layers import join_layers
 from eagle_aot.export.lowering.patches import (
     COMPILE_METHOD,
@@ -97,8 +97,8 @@ def compile_methods(
         "pre_grad_custom_pass": WriteInPlace(),
         # A GPU's program has no vectors on the host: do not compile some to find out which work.
         "cpp.vec_isa_ok": False,
-        # Inductor computes a pointwise argument of a Triton kernel again for each of them unless it
-        # is in memory: angles of positions, for instance, for every layer.
+        # What is not in memory when one of our kernels takes it is computed again for each of them:
+        # angles of positions, for instance, for every layer.
         "realize_reads_threshold": 0,
     }
     joins = capability() == H100
@@ -207,13 +207,19 @@ def workspace(directory: Path) -> Iterator[None]:
     An export that reused the cache of a smaller one failed to link: kernels of both were defined
     twice.
     """
-    if os.environ.get(CACHE_DIR):
+    if named_cache_dir():
         yield
         return
     directory.mkdir()
+    # Inductor names a directory within its own for Triton, unless one is named.
+    before = {name: os.environ.get(name) for name in (CACHE_DIR, "TRITON_CACHE_DIR")}
     os.environ[CACHE_DIR] = str(directory)
     try:
         yield
     finally:
-        del os.environ[CACHE_DIR]
+        for name, value in before.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)
         shutil.rmtree(directory, ignore_errors=True)

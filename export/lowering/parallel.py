@@ -35,7 +35,7 @@ from eagle_aot.common.memory import host_own_peak_bytes
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.lowering.backend import CACHE_DIR
+from eagle_aot.export.lowering.backend import CACHE_DIR, named_cache_dir
 from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Replacement
 from eagle_aot.export.method_spec import CACHES
 from eagle_aot.export.methods import method_specs, trace_methods
@@ -104,7 +104,7 @@ def compiled_in_parallel(
     try:
         with progress.stage("save the pair"), as_export_error("saving the pair failed"):
             save_job(job, directory / JOB)
-        compile_one = partial(compile_in_process, directory, lifeline, progress)
+        compile_one = partial(compile_in_process, directory, named_cache_dir(), lifeline, progress)
         futures = {name: pool.submit(compile_one, name) for name in names}
         yield lambda _: partial(take_compiled, futures, directory / JOB)
     finally:
@@ -122,13 +122,17 @@ def processes_that_fit(pair: Pair) -> int:
     return max(torch.cuda.mem_get_info()[0] // (pair.weight_bytes + OVERHEAD), 1)
 
 
-def compile_in_process(directory: Path, lifeline: int, progress: Progress, name: str) -> Compiled:
-    """Compile a method in a process that runs `main`. Raises the EagleError that it raised."""
+def compile_in_process(
+    directory: Path, cache_dir: str | None, lifeline: int, progress: Progress, name: str
+) -> Compiled:
+    """Compile a method in a process that runs `main`, with the compiler's files in `cache_dir` or
+    a directory of its own. Raises the EagleError that it raised."""
     began = time.perf_counter()
     command = [sys.executable, "-P", "-c", WORKER, str(directory), name]
+    environment = os.environ | {CACHE_DIR: cache_dir or str(directory / name)}
     # In a new session it gets no Ctrl-C from the terminal.
     with subprocess.Popen(
-        command, stdin=lifeline, stdout=subprocess.PIPE, start_new_session=True
+        command, stdin=lifeline, stdout=subprocess.PIPE, start_new_session=True, env=environment
     ) as process:
         assert process.stdout is not None
         sent = process.stdout.read()
@@ -244,7 +248,6 @@ def compile_method(job: Job, name: str, directory: Path) -> Compiled:
 
     from eagle_aot.export.lowering import cuda
 
-    os.environ.setdefault(CACHE_DIR, str(directory / name))
     config.compile_threads = job.threads
     torch.set_num_threads(job.threads)
     with as_export_error("tracing failed"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.utils import cpp_extension
 
 from eagle_aot.artifact import Device
@@ -127,16 +128,20 @@ class TestWorkspace:
     def test_an_export_uses_a_separate_inductor_cache(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
+        """Also where torch has named its default directory, as it does when it is imported."""
         from eagle_aot.export.lowering.cuda import workspace
 
-        monkeypatch.delenv(CACHE_DIR, raising=False)
+        default = default_cache_dir()
+        monkeypatch.setenv(CACHE_DIR, default)
+        monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
         with workspace(tmp_path / "one"):
             assert os.environ[CACHE_DIR] == str(tmp_path / "one")
             (tmp_path / "one" / "kernel.so").touch()
-        assert CACHE_DIR not in os.environ
+            os.environ["TRITON_CACHE_DIR"] = str(tmp_path / "one" / "triton")  # as Inductor does
+        assert os.environ[CACHE_DIR] == default and "TRITON_CACHE_DIR" not in os.environ
         with pytest.raises(KeyError), workspace(tmp_path / "two"):
             raise KeyError("a failure while lowering")
-        assert CACHE_DIR not in os.environ and not list(tmp_path.iterdir())
+        assert os.environ[CACHE_DIR] == default and not list(tmp_path.iterdir())
 
     def test_a_cache_that_the_user_names_is_kept(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -169,7 +169,7 @@ def test_a_killed_process_is_an_export_error(
         open("/dev/null") as lifeline,
         pytest.raises(ExportError, match=r"^lowering failed: .* compiled prefill was killed, .*1"),
     ):
-        parallel.compile_in_process(tmp_path, lifeline.fileno(), Progress(), "prefill")
+        parallel.compile_in_process(tmp_path, None, lifeline.fileno(), Progress(), "prefill")
 
 
 def test_a_method_that_was_traced_otherwise_is_refused(tmp_path: Path) -> None:
