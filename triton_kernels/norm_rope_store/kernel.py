@@ -44,12 +44,6 @@ def rounded_sum(
 
 
 @triton.jit
-def inverse_rms(x: tl.tensor, D: tl.constexpr, EPS: tl.constexpr) -> tl.tensor:
-    """Return the inverse root mean square of each row of x [TILE, D]: [TILE, 1]."""
-    return tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / D + EPS)
-
-
-@triton.jit
 def rotated(
     parts_ptr: tl.tensor,
     weight_ptr: tl.tensor,
@@ -58,29 +52,49 @@ def rotated(
     first: tl.tensor,
     row: tl.tensor,
     rows: tl.tensor,
-    inside: tl.tensor,
+    is_row: tl.tensor,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     HAS_NORM: tl.constexpr,
     EPS: tl.constexpr,
     DTYPE: tl.constexpr,
-) -> tl.tensor:
-    """Return the normalised and rotated head whose columns begin at `first`: float32 [TILE, D].
-
-    A column is rotated with the one half a head away, which is read a second time.
-    """
-    column = tl.arange(0, D)[None, :]
-    other = (column + D // 2) % D
-    x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
-    y = rounded_sum(parts_ptr, row, rows, first + other, inside, SPLITS, WIDTH, DTYPE)
+) -> tuple[tl.tensor, tl.tensor]:
+    """Return the halves of the normalised and rotated head whose columns begin at `first`: float32
+    [TILE, D / 2] each. Each column of one is rotated with the same column of the other."""
+    low = tl.arange(0, D // 2)[None, :]
+    high = D // 2 + low
+    inside = is_row & (low < D)
+    x = rounded_sum(parts_ptr, row, rows, first + low, inside, SPLITS, WIDTH, DTYPE)
+    y = rounded_sum(parts_ptr, row, rows, first + high, inside, SPLITS, WIDTH, DTYPE)
     if HAS_NORM:
-        factor = inverse_rms(x, D, EPS)
-        x = (x * factor * tl.load(weight_ptr + column).to(tl.float32)).to(DTYPE).to(tl.float32)
-        y = (y * factor * tl.load(weight_ptr + other).to(tl.float32)).to(DTYPE).to(tl.float32)
-    cos = tl.load(cos_ptr + row * D + column, mask=inside, other=0.0)
-    sin = tl.load(sin_ptr + row * D + column, mask=inside, other=0.0)
-    return x * cos + y * sin
+        squares = tl.sum(x * x + y * y, axis=1, keep_dims=True)
+        factor = tl.rsqrt(squares / D + EPS)
+        x = (x * factor * tl.load(weight_ptr + low).to(tl.float32)).to(DTYPE).to(tl.float32)
+        y = (y * factor * tl.load(weight_ptr + high).to(tl.float32)).to(DTYPE).to(tl.float32)
+    cos_ptr += row * D
+    sin_ptr += row * D
+    x_cos = tl.load(cos_ptr + low, mask=inside, other=0.0)
+    x_sin = tl.load(sin_ptr + low, mask=inside, other=0.0)
+    y_cos = tl.load(cos_ptr + high, mask=inside, other=0.0)
+    y_sin = tl.load(sin_ptr + high, mask=inside, other=0.0)
+    return x * x_cos + y * x_sin, y * y_cos + x * y_sin
+
+
+@triton.jit
+def store_halves(
+    head_ptr: tl.tensor,
+    x: tl.tensor,
+    y: tl.tensor,
+    is_row: tl.tensor,
+    D: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> None:
+    """Store halves [TILE, D / 2] of heads at `head_ptr` [TILE, 1]."""
+    low = tl.arange(0, D // 2)[None, :]
+    inside = is_row & (low < D)
+    tl.store(head_ptr + low, x.to(DTYPE), mask=inside)
+    tl.store(head_ptr + D // 2 + low, y.to(DTYPE), mask=inside)
 
 
 @triton.jit
@@ -149,25 +163,30 @@ def store_head(
     With MOVES a part is a sequence, whose entries are moved first.
     """
     step, column = tl.arange(0, TILE)[:, None], tl.arange(0, D)[None, :]
+    row = part * count + tile * TILE + step
+    is_row = tile * TILE + step < count
+    slot = tl.load(slots_ptr + row, mask=is_row, other=0)
+    # Loaded before anything is moved: no load is moved before a store.
+    if IS_KEY:
+        x, y = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, is_row,
+                       D, SPLITS, WIDTH, HAS_NORM, EPS, DTYPE)  # fmt: skip
+    else:
+        inside = is_row & (column < D)
+        x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
+        if HAS_NORM:
+            x *= tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / D + EPS)
     if MOVES:
         entries = part * MOVES
         move(cache_ptr, slots_ptr + part * count, sources_ptr + entries, targets_ptr + entries,
              tile, count, ENTRY, PITCH, D if ENTRY == D else 2 * D, MOVES, TILE)  # fmt: skip
-    row = part * count + tile * TILE + step
-    is_row = tile * TILE + step < count
-    inside = is_row & (column < D)
-    slot = tl.load(slots_ptr + row, mask=is_row, other=0)
-    if IS_KEY:
-        x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
-                    D, SPLITS, WIDTH, HAS_NORM, EPS, DTYPE)  # fmt: skip
-    else:
-        x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
-        if HAS_NORM:
-            x *= inverse_rms(x, D, EPS)
-    if ENTRY == D:
-        tl.store(cache_ptr + slot * PITCH + column, x.to(DTYPE), mask=inside)
-    else:
+    if ENTRY != D:
+        if IS_KEY:
+            x = tl.reshape(tl.permute(tl.join(x, y), (0, 2, 1)), (TILE, D))
         store_quantized(cache_ptr, slot, is_row, x.to(DTYPE).to(tl.float32), D, PITCH)
+    elif IS_KEY:
+        store_halves(cache_ptr + slot * PITCH, x, y, is_row, D, DTYPE)
+    else:
+        tl.store(cache_ptr + slot * PITCH + column, x.to(DTYPE), mask=is_row & (column < D))
 
 
 @triton.jit(do_not_specialize=["rows", "batch"])
@@ -210,11 +229,9 @@ def norm_rope_store_kernel(
     if program < queries:
         head = program % HEADS
         row = program // HEADS * TILE + tl.arange(0, TILE)[:, None]
-        column = tl.arange(0, D)[None, :]
-        inside = (row < rows) & (column < D)
-        x = rotated(parts_ptr, q_weight_ptr, cos_ptr, sin_ptr, head * D, row, rows, inside,
-                    D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
-        tl.store(q_ptr + (row * HEADS + head) * D + column, x.to(dtype), mask=inside)
+        x, y = rotated(parts_ptr, q_weight_ptr, cos_ptr, sin_ptr, head * D, row, rows, row < rows,
+                       D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
+        store_halves(q_ptr + (row * HEADS + head) * D, x, y, row < rows, D, dtype)
     else:
         program -= queries
         head = program // 2 % KV_HEADS
