@@ -44,6 +44,7 @@ SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=
     (4, 2, 16, 16),
     (64, 4, 128, 0),  # 128 rows
     (32, 4, 512, 1024),
+    (16, 2, 256, 1024),  # 64 rows
 ])  # fmt: skip
 def test_the_kernels_fit_an_h100_without_spilling(
     heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path,

@@ -77,15 +77,16 @@ FLAT = {
     128: TilingPlan(WGMMA_ROWS, 64, 64, 264, 4, 2),
     64: TilingPlan(WGMMA_ROWS, 64, 64, 396, 4, 2),
 }
-RING = TilingPlan(MMA_ROWS, 32, 128, 0, 4, 3)
-WIDE_RING = replace(RING, warps=8, stages=2)  # three stages of heads of 512 do not fit
+RING = TilingPlan(MMA_ROWS, 64, 128, 0, 4, 2)
+TALL_RING = replace(RING, key_tile=32, stages=3)  # for many rows, which need registers
+WIDE_RING = replace(RING, key_tile=32, warps=8)  # for heads of 512
 
 # For other generations, whose matrix instructions take 16 rows.
 SMALL_FLAT = {
     dim: replace(plan, min_rows=MMA_ROWS, warp_elements=2048) for dim, plan in FLAT.items()
 }
 SMALL_FLAT[512] = replace(SMALL_FLAT[512], key_tile=16, ahead=False)
-SMALL_RING = replace(RING, warp_elements=2048)
+SMALL_RING = replace(TALL_RING, warp_elements=2048)
 
 PLANS = {
     227: (FLAT, {512: WIDE_RING, 256: RING}),
@@ -102,11 +103,15 @@ def choose_tiling(
     flat, ring = fitting(PLANS)
     plans = ring if window else flat
     plan = plans[max(head_dim, min(plans))]
-    if int8:
-        # Two stages of a ring, with the warps of other entries, have 42 kB of code: it stays in a
-        # multiprocessor's cache between layers, as 92 kB did not. Measured on an H200.
-        plan = replace(plan, stages=2 if window else 3, ahead=False)
     rows = max(plan.min_rows, row_tile(heads // kv_heads))
+    if plan is RING and rows >= WGMMA_ROWS:
+        plan = TALL_RING
+    if int8 and window:
+        # It has 42 kB of code, with the warps of other entries: that stays in a multiprocessor's
+        # cache between layers, as 92 kB did not. Measured on an H200.
+        plan = replace(plan, key_tile=min(plan.key_tile, 32), stages=2)
+    elif int8:
+        plan = replace(plan, stages=3, ahead=False)
     tokens = rows // (heads // kv_heads)
     chunk = ring_chunk(window, plan.chunk, tokens) if window else plan.chunk
     # One program per head is for a row's tail.
