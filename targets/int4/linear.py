@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.int4.weight import Int4Weight, arrange_input
 from eagle_aot.triton_kernels.int4_gemm import (
+    FULL,
+    FULL_IF_GATED,
     GATED_ROWS,
     PackedInt4,
     choose_splits,
@@ -92,8 +94,10 @@ class PackedModule(nn.Module):
     """Base class: a weight as `codes`, `scales` and `zeros` (or None) of `int4_gemm/packing.py`.
 
     `splits` is the number of parts of K; it depends on the GPU and the weight, not on the input.
+    `full` is that of `choose_splits`.
     """
 
+    full = FULL
     codes: nn.Parameter
     scales: nn.Parameter
     zeros: nn.Parameter | None
@@ -105,7 +109,8 @@ class PackedModule(nn.Module):
         packed = weight.pack()
         self.out_features, columns = weight.shape
         self.in_features, self.digits = columns // weight.digits, weight.digits
-        self.splits = choose_splits(packed.rows, packed.scales.shape[1], multiprocessors)
+        steps = packed.scales.shape[1]
+        self.splits = choose_splits(packed.rows, steps, multiprocessors, self.full)
         # Parameters, not buffers: a method may write a buffer, so AOTInductor clones each of them.
         self.codes, self.scales = _frozen(packed.codes), _frozen(packed.scales)
         self.register_parameter("zeros", None if packed.zeros is None else _frozen(packed.zeros))
@@ -188,6 +193,8 @@ class PackedProjections(PackedModule):
 
 class PackedGatedInt4(PackedModule):
     """The gate and up projections of a gated MLP as one, with the activation: `act(gate) * up`."""
+
+    full = FULL_IF_GATED
 
     def __init__(
         self, gate: Int4Weight, up: Int4Weight, activation: str, multiprocessors: int

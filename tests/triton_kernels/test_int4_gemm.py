@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import (
+    FULL_IF_GATED,
     api,
     choose_splits,
     dequantise_int4,
@@ -148,6 +149,15 @@ def test_narrow_weights_are_split_until_the_gpu_is_full(
     features: int, columns: int, splits: int
 ) -> None:
     assert choose_splits(features, columns // 128, 132) == splits
+
+
+@pytest.mark.parametrize(
+    ("features", "columns", "splits"), [(28672, 4096, 1), (24576, 4096, 1), (19456, 2560, 4)]
+)
+def test_a_gated_unit_is_split_only_if_much_of_the_gpu_is_idle(
+    features: int, columns: int, splits: int
+) -> None:
+    assert choose_splits(features, columns // 128, 132, FULL_IF_GATED) == splits
 
 
 @pytest.mark.parametrize("rows", [-1, 0])

@@ -24,6 +24,10 @@ MAX_SPLITS = 8
 SPLIT_COST = 0.06
 """Cost of another part, for its sums and for reading x again, relative to the product."""
 
+FULL, FULL_IF_GATED = 0.95, 0.7
+"""The share of these programs that its tiles must fill for a product not to be split. Parts of a
+gated unit cost another launch, and on some GPUs prevent that a layer becomes one kernel."""
+
 
 def set_matvec_max_m(rows: int) -> int:
     """Set `MATVEC_MAX_M` and return its previous value. Raises ValueError below 1."""
@@ -34,24 +38,24 @@ def set_matvec_max_m(rows: int) -> int:
     return previous
 
 
-def choose_splits(features: int, steps: int, multiprocessors: int) -> int:
+def choose_splits(features: int, steps: int, multiprocessors: int, full: float = FULL) -> int:
     """Return how many programs to split K among, so that the tiles of `features` fill a GPU evenly.
 
     `steps` is the number of K steps (`scales.shape[1]` of a packed weight). Every program has at
-    least one step.
+    least one step. Tiles that fill `full` of the GPU are not split.
     """
     tiles = -(-features // TILE_N)
     possible = [splits for splits in range(1, MAX_SPLITS + 1) if none_is_idle(splits, steps)]
     enough = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
-    full = [splits for splits in possible if tiles * splits >= 0.95 * enough]
-    if not full or full[0] == 1:
-        return full[0] if full else possible[-1]
+    if tiles >= full * enough:
+        return 1
+    filling = [splits for splits in possible if tiles * splits >= FULL * enough]
 
     def cost(splits: int) -> float:
         slowest = -(-tiles * splits // multiprocessors) * -(-steps // splits)
         return slowest * multiprocessors / (tiles * steps) + SPLIT_COST * splits
 
-    return min(full, key=cost)
+    return min(filling, key=cost) if filling else possible[-1]
 
 
 def none_is_idle(splits: int, steps: int) -> bool:

@@ -32,7 +32,8 @@ def counts(program: torch.export.ExportedProgram) -> tuple[int, int, int]:
         ("gemma4-31b", 7, (6, 4, 2)),  # sliding and full layers; the first and last product stay
         ("qwen3-32b", 2, (1, 4, 2)),
         ("qwen2.5-7b", 2, (1, 4, 2)),  # biases are added to the result
-        ("llama-3.1-8b", 2, (0, 8, 4)),  # gate and up are split
+        ("llama-3.1-8b", 2, (1, 4, 2)),
+        ("qwen3-4b", 2, (0, 8, 4)),  # gate and up are split
         ("qwen3-30b-a3b", 2, (0, 4, 4)),  # experts
     ],
 )
