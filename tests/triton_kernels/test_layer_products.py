@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from torch.fx import Node
 
 from eagle_aot.export.lowering.patches import CUDA, applied
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
-from eagle_aot.triton_kernels.layer_products import layer_products
+from eagle_aot.triton_kernels.layer_products import layer_products, op
 from eagle_aot.triton_kernels.residual_norm import residual_norm_reference
 from support.kernels.compiled import Launch, analyse_for_h100, launches, local_memory
 from support.kernels.layer_cases import LayerCase
@@ -42,6 +43,25 @@ def test_the_operator_computes_what_separate_ones_do(case: LayerCase) -> None:
     results = layer_products(attended, stream, case.exchanged(arguments), *arguments)[:3]
     for found, wanted in zip(results, expected, strict=True):
         assert torch.equal(found, wanted) and found.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize(
+    ("case", "splits", "expected"),
+    [
+        (WIDE, (6, 1, 6, 2), True),
+        (SILU, (8, 1, 8, 8), True),
+        (replace(SILU, hidden=1920), (8, 1, 8, 8), False),  # a norm adds up in another order
+        (replace(SILU, hidden=4224), (8, 1, 8, 8), False),  # an odd number of tiles
+        (replace(SILU, projected=6272), (8, 1, 8, 8), True),
+        (replace(SILU, projected=6272), (8, 1, 8, 7), False),  # of tiles and splits
+        (replace(SILU, hidden=16384), (8, 1, 8, 8), False),  # no room for x
+        (replace(SILU, hidden=2048, mlp=1024), (8, 1, 8, 8), False),  # a set without a share
+        (replace(SILU, attended=1152), (8, 1, 8, 8), False),  # an empty split
+    ],
+)
+def test_what_the_kernel_serves(case: LayerCase, splits: tuple[int, ...], expected: bool) -> None:
+    codes = case.weights("meta", 132)[0]
+    assert op.is_served(codes, list(splits), 132) is expected
 
 
 TARGET = {"target": SimpleNamespace(arch=90)}
@@ -101,7 +121,7 @@ def test_the_source_is_compiled_in_place_of_a_triton_kernel(
         binary = call.compiled((9, 0))
     assert binary.metadata.name == "layer_products_kernel"
     assert binary.metadata.num_warps == 18 and binary.metadata.shared == kernel.SHARED
-    assert local_memory(binary.asm["cubin"], tmp_path) <= 48
+    assert local_memory(binary.asm["cubin"], tmp_path) <= 72
     assert ".entry layer_products_kernel(" in binary.asm["ptx"]
     assert call.constants["CUDA"].startswith(f"{kernel.MARK} {kernel.digest()} hidden=")
 

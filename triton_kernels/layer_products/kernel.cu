@@ -44,7 +44,8 @@
 static_assert(MLP_AT + 4 * MLP <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as kernel.py has it");
 
 // Shared memory has the columns of x that a product needs, for both sets: they compute neighbouring tiles, of one part of
-// K if it is split. Rows have padding against conflicts of banks. The rest is for rings, of at most MOST_SLOTS each.
+// K if it is split. Rows have padding against conflicts of banks. A row alone has its sum and the weights of a post norm
+// behind it. The rest is for rings, of at most MOST_SLOTS each.
 #define STEPS(columns, splits) (((columns) / 128 + (splits) - 1) / (splits))
 #define PITCH(blocks) (256 * (blocks) + 16)
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
@@ -200,6 +201,18 @@ __device__ __forceinline__ void fetch_weights(const Product& p, int program, Rin
     }
 }
 
+__device__ __forceinline__ uint4 load4(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void store4(uint32_t at, const uint4& v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 // Copies `blocks` blocks of columns of x, at most MOST, to shared memory, by all threads of both sets; with EXCHANGE as soon
 // as they are there. Rows of a pair lie WIDTH columns from each other, pairs lie `pair` bytes from each other.
 template <bool EXCHANGE, int WIDTH, int MOST>
@@ -221,19 +234,11 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       unsigned i = start + k * COUNT, row = i / PER_ROW, column = i % PER_ROW;
-      if (row < rows && column < 16 * blocks)
-        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to + row * PITCH(MOST) + column * 16), "r"(v[k].x),
-                     "r"(v[k].y), "r"(v[k].z), "r"(v[k].w)
-                     : "memory");
+      if (row < rows && column < 16 * blocks) store4(to + row * PITCH(MOST) + column * 16, v[k]);
     }
   }
 }
 
-__device__ __forceinline__ uint4 load4(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-  return v;
-}
 __device__ __forceinline__ uint4 load_matrices(uint32_t at) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -368,6 +373,23 @@ struct Norm {
 struct Columns {
   uint4 v[CHUNKS];
   __device__ uint32_t& pair(int i) { return (&v[i / 4].x)[i % 4]; }
+  __device__ void load(const bf16* row, int thread) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+      if (is_live(c, thread)) v[c] = __ldcg((const uint4*)(row + c * 2048 + thread * 8));
+  }
+  __device__ void await_exchanged(const uint8_t* row, int thread) {
+    uint32_t offsets[CHUNKS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) v[c] = {}, offsets[c] = is_live(c, thread) ? c * 4096 + thread * 16 : NONE;
+    await(v, row, offsets);
+  }
+  __device__ void store(bf16* row, int thread) const {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+      if (is_live(c, thread)) *(uint4*)(row + c * 2048 + thread * 8) = v[c];
+  }
+  static __device__ bool is_live(int c, int thread) { return c * 2048 + thread * 8 < HIDDEN; }
 };
 
 // 1 / root mean square of a row.
@@ -390,53 +412,85 @@ __device__ __forceinline__ float factor_of(Columns& x, float eps, float* sums, i
   return r;
 }
 
-// One row, by the 256 threads of a set.
+__device__ __forceinline__ uint32_t weighted(uint32_t pair, float factor, uint32_t weights) {
+  float2 v = both_of(pair), weight = both_of(weights);
+  return packed(__fmul_rn(__fmul_rn(factor, v.x), weight.x), __fmul_rn(__fmul_rn(factor, v.y), weight.y));
+}
+
+__device__ __forceinline__ float scale_of(const Norm& n) { return HAS_SCALE && n.scale ? __bfloat162float(*n.scale) : 1.0f; }
+
+// The residual sum of two elements.
+__device__ __forceinline__ uint32_t residual(uint32_t branch, uint32_t onto, float factor, uint32_t post, const Norm& n, float scale) {
+  float2 v = both_of(HAS_POST ? weighted(branch, factor, post) : branch), stream = both_of(onto);
+  uint32_t sum = packed(__fadd_rn(stream.x, v.x), __fadd_rn(stream.y, v.y));
+  if (!HAS_SCALE || !n.scale) return sum;
+  v = both_of(sum);
+  return packed(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale));
+}
+
+// One row for all blocks, by the 256 threads of a set.
 __device__ __forceinline__ void residual_norm(const Norm& n, float* sums, int thread, int set) {
-  Columns stream, post, next, branch = {};
-  auto live = [&](int c) { return c * 2048 + thread * 8 < HIDDEN; };
-  auto load = [&](Columns& to, const bf16* from) {
-#pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
-      if (live(c)) to.v[c] = __ldcg((const uint4*)(from + c * 2048 + thread * 8));
-  };
-  float scale = HAS_SCALE && n.scale ? __bfloat162float(*n.scale) : 1.0f;
-  load(stream, n.stream);
-  if (HAS_POST) load(post, n.post);
-  uint32_t offsets[CHUNKS];
-#pragma unroll
-  for (int c = 0; c < CHUNKS; c++) offsets[c] = live(c) ? c * 4096 + thread * 16 : NONE;
-  await(branch.v, n.branch, offsets);
-  load(next, n.next);
+  Columns stream, post, next, branch;
+  float scale = scale_of(n);
+  stream.load(n.stream, thread);
+  if (HAS_POST) post.load(n.post, thread);
+  branch.await_exchanged(n.branch, thread);
+  next.load(n.next, thread);
   float factor = HAS_POST ? factor_of(branch, n.post_eps, sums, thread, set) : 0;
 #pragma unroll
-  for (int i = 0; i < 4 * CHUNKS; i++) {
-    if (!live(i / 4)) continue;
-    float2 v = both_of(branch.pair(i)), onto = both_of(stream.pair(i));
-    if (HAS_POST) {
-      float2 weight = both_of(post.pair(i));
-      v = both_of(packed(__fmul_rn(__fmul_rn(factor, v.x), weight.x), __fmul_rn(__fmul_rn(factor, v.y), weight.y)));
-    }
-    uint32_t sum = packed(__fadd_rn(onto.x, v.x), __fadd_rn(onto.y, v.y));
-    if (HAS_SCALE && n.scale) v = both_of(sum), sum = packed(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale));
-    branch.pair(i) = sum;
-  }
+  for (int i = 0; i < 4 * CHUNKS; i++)
+    if (Columns::is_live(i / 4, thread))
+      branch.pair(i) = residual(branch.pair(i), stream.pair(i), factor, post.pair(i), n, scale);
   factor = factor_of(branch, n.next_eps, sums, thread, set);
 #pragma unroll
-  for (int c = 0; c < CHUNKS; c++) {
-    if (!live(c)) continue;
+  for (int i = 0; i < 4 * CHUNKS; i++)
+    if (Columns::is_live(i / 4, thread)) next.pair(i) = weighted(branch.pair(i), factor, next.pair(i));
 #pragma unroll
-    for (int i = 4 * c; i < 4 * c + 4; i++) {
-      float2 v = both_of(branch.pair(i)), weight = both_of(next.pair(i));
-      next.pair(i) = packed(__fmul_rn(__fmul_rn(factor, v.x), weight.x), __fmul_rn(__fmul_rn(factor, v.y), weight.y));
-    }
-    give(n.given + c * 4096 + thread * 16, next.v[c]);
-  }
+  for (int c = 0; c < CHUNKS; c++)
+    if (Columns::is_live(c, thread)) give(n.given + c * 4096 + thread * 16, next.v[c]);
+  branch.store(n.sum, thread);
+  if (n.normed) next.store(n.normed, thread);
+}
+
+// The only row, by the 256 threads of the first set of every block. Its norm becomes the block's x at `x`, in shared memory;
+// its sum stays at `kept`. `stream` is null if a sum is there already, and `sum` except in one block's last norm.
+__device__ __forceinline__ void residual_norm_alone(const Norm& n, uint32_t x, uint32_t kept, float* sums, int thread) {
+  Columns branch;
+  x += thread * 16, kept += thread * 16;
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
-    if (!live(c)) continue;
-    *(uint4*)(n.sum + c * 2048 + thread * 8) = branch.v[c];
-    if (n.normed) *(uint4*)(n.normed + c * 2048 + thread * 8) = next.v[c];
+    if (!Columns::is_live(c, thread)) continue;
+    copy_async(x + c * 4096, n.next + c * 2048 + thread * 8);
+    if (HAS_POST) copy_async(kept + 2 * HIDDEN + c * 4096, n.post + c * 2048 + thread * 8);
+    if (n.stream) copy_async(kept + c * 4096, n.stream + c * 2048 + thread * 8);
   }
+  float scale = scale_of(n);
+  branch.await_exchanged(n.branch, thread);
+  float factor = HAS_POST ? factor_of(branch, n.post_eps, sums, thread, 0) : 0;
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) {
+    if (!Columns::is_live(c, thread)) continue;
+    Columns onto, post;
+    onto.v[0] = load4(kept + c * 4096);
+    if (HAS_POST) post.v[0] = load4(kept + 2 * HIDDEN + c * 4096);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      branch.pair(4 * c + i) = residual(branch.pair(4 * c + i), onto.pair(i), factor, post.pair(i), n, scale);
+    store4(kept + c * 4096, branch.v[c]);
+  }
+  factor = factor_of(branch, n.next_eps, sums, thread, 0);
+  if (n.sum) branch.store(n.sum, thread);
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) {
+    if (!Columns::is_live(c, thread)) continue;
+    Columns next;
+    next.v[0] = load4(x + c * 4096);
+#pragma unroll
+    for (int i = 0; i < 4; i++) branch.pair(4 * c + i) = weighted(branch.pair(4 * c + i), factor, next.pair(i));
+    store4(x + c * 4096, branch.v[c]);
+  }
+  if (n.sum) branch.store(n.normed, thread);
 }
 
 // What a lane keeps of a product: two rows of output j and of j + 8 of its warp.
@@ -497,7 +551,10 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   // warps 0 to 15 multiply; 16 and 17 fetch weights
   int set = warp < SETS * WARPS ? warp / WARPS : warp % SETS, program = SETS * blockIdx.x + set;
   Ring ring;
-  int slots = min(SETS * MOST_SLOTS, (SHARED - ZEROS - rows * X_OF_ROW) / SLOT);
+  // A row alone is normalised by every block, which keeps the sum of the first norm for the second. Its norms are not
+  // exchanged.
+  const bool is_alone = rows == 1;
+  int slots = min(SETS * MOST_SLOTS, (SHARED - ZEROS - rows * X_OF_ROW - is_alone * (HAS_POST + 1) * 2 * HIDDEN) / SLOT);
   ring.length = (slots + 1 - set) / SETS;
   ring.slots = shared_address(memory) + set * (slots + 1) / SETS * SLOT;
   ring.full = shared_address(&barriers[set][0]);
@@ -527,8 +584,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
     }
     return;
   }
-  if (thread < ZEROS / 16)
-    asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(zeros + thread * 16), "r"(0) : "memory");
+  if (thread < ZEROS / 16) store4(zeros + thread * 16, uint4{});
   asm volatile("bar.sync 3, %0;" ::"n"(THREADS) : "memory");
 
   const unsigned multiplying = SETS * WARPS * 32, pieces = (rows + 1) / 2 * (PAIR / 16);
@@ -539,6 +595,21 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   uint32_t words_at = ring.slots + own.warp * 512 + lane * 16,
            scales_at = ring.slots + 2 * CODES + own.warp * 128 + lane / 4 * 16;
   bool is_row = lane % 8 < rows;
+  // The norm of a row behind the product of o or down.
+  auto norm_behind = [&](bool is_last, int r) {
+    size_t at = (size_t)r * HIDDEN;
+    uint8_t* row = exchanged + r / 2 * (size_t)PAIR + (r % 2 + 2 * is_last) * 2 * HIDDEN;
+    return Norm{(is_last ? stream1 : stream) + at,
+                is_last ? post2 : post1,
+                is_last ? scale2 : nullptr,
+                is_last ? next2 : next1,
+                (is_last ? stream2 : stream1) + at,
+                is_last ? normed2 + at : nullptr,
+                row + BRANCH_AT,
+                row + NORMED_AT,
+                float(is_last ? POST_EPS2 : POST_EPS1),
+                float(is_last ? NEXT_EPS2 : NEXT_EPS1)};
+  };
 #pragma unroll 1
   for (int phase = 0; phase < 4; phase++) {
     Product p = product(phase);
@@ -555,7 +626,12 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
         else if (phase == 2)
           fetch_rows<true, MLP, STEPS(MLP, DOWN_SPLITS)>(x_at, exchanged + MLP_AT + 256 * piece.first, PAIR, blocks, rows,
                                                          thread);
-        else
+        else if (is_alone) {
+          Norm norm = norm_behind(phase == 3, 0);
+          if (phase == 3) norm.stream = nullptr;
+          if (phase == 1 || blockIdx.x) norm.sum = nullptr;
+          if (set == 0) residual_norm_alone(norm, x_at, x_at + X_OF_ROW, sums[0], thread);
+        } else
           fetch_rows<true, HIDDEN, TILES>(x_at, exchanged + NORMED_AT + (phase == 1 ? 0 : 4 * HIDDEN), PAIR, TILES, rows, thread);
         __syncwarp();
         sets_barrier();
@@ -590,22 +666,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
       else
         store_parts(own, piece, acc, out);
     }
-    // the last programs have the fewest pieces of these products
-    int r = PROGRAMS - 1 - program;
-    if (r < rows && !whole) {
-      size_t at = (size_t)r * HIDDEN;
-      uint8_t* row = exchanged + r / 2 * (size_t)PAIR + (r % 2 + phase) * 2 * HIDDEN;
-      const Norm norm = {(phase ? stream1 : stream) + at,
-                         phase ? post2 : post1,
-                         phase ? scale2 : nullptr,
-                         phase ? next2 : next1,
-                         (phase ? stream2 : stream1) + at,
-                         phase ? normed2 + at : nullptr,
-                         row + BRANCH_AT,
-                         row + NORMED_AT,
-                         phase ? POST_EPS2 : POST_EPS1,
-                         phase ? NEXT_EPS2 : NEXT_EPS1};
-      residual_norm(norm, sums[set], thread % 256, set);
-    }
+    int r = PROGRAMS - 1 - program;  // the last programs have the fewest pieces of these products
+    if (!is_alone && r < rows && !whole) residual_norm(norm_behind(phase == 2, r), sums[set], thread % 256, set);
   }
 }
