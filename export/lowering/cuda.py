@@ -97,9 +97,6 @@ def compile_methods(
         "pre_grad_custom_pass": WriteInPlace(),
         # A GPU's program has no vectors on the host: do not compile some to find out which work.
         "cpp.vec_isa_ok": False,
-        # What is not in memory when one of our kernels takes it is computed again for each of them:
-        # angles of positions, for instance, for every layer.
-        "realize_reads_threshold": 0,
     }
     joins = capability() == H100
     for program in programs.values() if joins else ():

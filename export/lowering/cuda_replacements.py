@@ -51,6 +51,17 @@ def analyse_once(analyse: Analysis) -> Analysis:
     return analyse_or_copy
 
 
+def put_in_memory(require_strides: Callable[..., Any]) -> Any:
+    """Put what a kernel takes in memory for all kernels, not in a copy for each of them."""
+
+    def put_and_require(x: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(x, TensorBox):
+            x.realize()
+        return require_strides(x, *arguments, **named)
+
+    return staticmethod(put_and_require)
+
+
 def _kernel_key(kernel: Any, kwargs: Mapping[str, Any]) -> Hashable | None:
     """Return what the kernel's IR depends on, None where that is not known.
 

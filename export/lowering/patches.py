@@ -149,6 +149,14 @@ CUDA: tuple[Patch, ...] = (
         required=True,
     ),
     Patch(
+        target="torch._inductor.ir:ExternKernel.require_strides",
+        replacement="cuda_replacements:put_in_memory",
+        why="What is not in memory when a Triton kernel takes it is computed again for each such "
+        "kernel: angles of positions, for instance, for every layer.",
+        saves="one or two launches of a layer (Gemma-4-31B)",
+        required=True,
+    ),
+    Patch(
         target="executorch.backends.cuda.cuda_backend:_full_zeros_preserving_strides",
         replacement="cuda_replacements:zeros_without_memory",
         why="The backend makes every cache again for each method that it compiles.",

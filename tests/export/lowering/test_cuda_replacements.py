@@ -24,6 +24,7 @@ if not find_spec("triton"):
 from executorch.backends.cuda import cuda_backend, cuda_weight_collector
 from torch._higher_order_ops import triton_kernel_wrap
 from torch._inductor import config, cpp_builder
+from torch._inductor.ir import ExternKernel, TensorBox
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
@@ -31,6 +32,7 @@ from eagle_aot.export.lowering.cuda_replacements import (
     analyse_once,
     compile_cuda_here,
     object_per_kernel,
+    put_in_memory,
     write_holes,
     zeros_without_memory,
 )
@@ -141,6 +143,19 @@ def test_kernels_with_other_arguments_are_analysed_anew(
     for _ in range(2):
         memoised(KERNEL, kwargs, descriptors)
     assert len(analyse.kernels) == 2
+
+
+def test_what_a_kernel_takes_is_in_memory_when_its_strides_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    realized: list[object] = []
+    monkeypatch.setattr(TensorBox, "realize", lambda box: realized.append(id(box)))
+    box, number = TensorBox.__new__(TensorBox), sympy.Integer(7)
+    monkeypatch.setattr(ExternKernel, "require_strides", put_in_memory(lambda *given: given))
+    for value in (box, number):
+        found: Any = ExternKernel.require_strides(value, [1, 0])
+        assert found[0] is value and found[1] == [1, 0]
+    assert realized == [id(box)]
 
 
 class Twice(nn.Module):

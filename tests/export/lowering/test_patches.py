@@ -88,8 +88,8 @@ def test_entry_says_why_it_is_there(entry: Patch) -> None:
     assert entry.upstream == "none known" or entry.upstream.startswith("pytorch/")
 
 
-def test_the_table_has_thirteen_entries() -> None:
-    assert len(XNNPACK) + len(CUDA) == 13
+def test_the_table_has_fourteen_entries() -> None:
+    assert len(XNNPACK) + len(CUDA) == 14
 
 
 def test_missing_module_leaves_the_entry_out() -> None:
