@@ -25,8 +25,9 @@ SPLIT_COST = 0.06
 """Cost of another part, for its sums and for reading x again, relative to the product."""
 
 FULL, FULL_IF_GATED = 0.95, 0.7
-"""The share of these programs that its tiles must fill for a product not to be split. Parts of a
-gated unit cost another launch, and on some GPUs prevent that a layer becomes one kernel."""
+"""The share of a GPU's programs, `PROGRAMS_PER_MULTIPROCESSOR`, that tiles must fill for a product
+not to be split. Parts of a gated unit cost a launch more, and keep its layer from being one kernel.
+"""
 
 
 def set_matvec_max_m(rows: int) -> int:
