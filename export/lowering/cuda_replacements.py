@@ -59,7 +59,7 @@ def put_in_memory(require_strides: Callable[..., Any]) -> Any:
             x.realize()
         return require_strides(x, *arguments, **named)
 
-    return staticmethod(put_and_require)
+    return staticmethod(put_and_require)  # in place of a class method
 
 
 def _kernel_key(kernel: Any, kwargs: Mapping[str, Any]) -> Hashable | None:

@@ -36,9 +36,9 @@ def compiled_from_cuda() -> Iterator[None]:
 
 
 def differing(found: list[Tensor], expected: list[Tensor]) -> list[int]:
-    """How many elements of each result are not the same; NaN is the same as NaN."""
+    """How many elements of each result are not the same bits."""
     pairs = zip(found, expected, strict=True)
-    return [int(((a != b) & ~(a.isnan() & b.isnan())).sum()) for a, b in pairs]
+    return [int((a != b).sum()) + int(a.isnan().sum()) for a, b in pairs]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,11 +48,11 @@ def test_bits_are_those_of_separate_kernels(name: str) -> None:
     case, count = CASES[name], torch.cuda.get_device_properties().multi_processor_count
     weights = case.weights("cuda", count)
     for rows in (*range(1, 10), 40):
-        for _ in range(20):
+        for _ in range(30):
             x = case.rows(rows, "cuda")
             *expected, _ = separate_kernels(*x, case.exchanged(weights), *weights)
             *found, emptied = layer_products(*x, case.exchanged(weights), *weights)
-            assert differing(found, expected) == [0, 0, 0] and found[0].isfinite().all()
+            assert differing(found, expected) == [0, 0, 0]
             pairs = (rows + 1) // 2 if rows <= op.ROWS else 0
             assert (emptied[: emptied.numel() // 4 * pairs] == op.EMPTY).all()
 
@@ -68,10 +68,10 @@ def test_what_is_not_finite_ends_as_it_does_in_separate_kernels(rows: int, value
         x[at][0, rows // 2, 77] = value
         *expected, _ = separate_kernels(*x, case.exchanged(weights), *weights)
         *found, _ = layer_products(*x, case.exchanged(weights), *weights)
-        assert differing(found, expected) == [0, 0, 0]
-        assert [int(row.isnan().any()) for row in found[1][0]] == [
-            int(row == rows // 2) for row in range(rows)
-        ]
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        hit = [bool(row.isnan().any()) for row in found[1][0]]
+        assert hit == [row == rows // 2 for row in range(rows)]
 
 
 def test_a_graph_of_two_layers_computes_new_rows_in_every_replay() -> None:

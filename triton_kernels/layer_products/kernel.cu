@@ -420,7 +420,8 @@ __device__ __forceinline__ uint32_t weighted(uint32_t pair, float factor, uint32
 __device__ __forceinline__ float scale_of(const Norm& n) { return HAS_SCALE && n.scale ? __bfloat162float(*n.scale) : 1.0f; }
 
 // The residual sum of two elements.
-__device__ __forceinline__ uint32_t residual(uint32_t branch, uint32_t onto, float factor, uint32_t post, const Norm& n, float scale) {
+__device__ __forceinline__ uint32_t residual(uint32_t branch, uint32_t onto, float factor, uint32_t post, const Norm& n,
+                                             float scale) {
   float2 v = both_of(HAS_POST ? weighted(branch, factor, post) : branch), stream = both_of(onto);
   uint32_t sum = packed(__fadd_rn(stream.x, v.x), __fadd_rn(stream.y, v.y));
   if (!HAS_SCALE || !n.scale) return sum;
@@ -471,12 +472,12 @@ __device__ __forceinline__ void residual_norm_alone(const Norm& n, uint32_t x, u
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
     if (!Columns::is_live(c, thread)) continue;
-    Columns onto, post;
-    onto.v[0] = load4(kept + c * 4096);
-    if (HAS_POST) post.v[0] = load4(kept + 2 * HIDDEN + c * 4096);
+    uint4 onto = load4(kept + c * 4096), post = HAS_POST ? load4(kept + 2 * HIDDEN + c * 4096) : uint4{};
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-      branch.pair(4 * c + i) = residual(branch.pair(4 * c + i), onto.pair(i), factor, post.pair(i), n, scale);
+    for (int i = 0; i < 4; i++) {
+      uint32_t& pair = branch.pair(4 * c + i);
+      pair = residual(pair, word_of(onto, i), factor, word_of(post, i), n, scale);
+    }
     store4(kept + c * 4096, branch.v[c]);
   }
   factor = factor_of(branch, n.next_eps, sums, thread, 0);
@@ -484,10 +485,12 @@ __device__ __forceinline__ void residual_norm_alone(const Norm& n, uint32_t x, u
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
     if (!Columns::is_live(c, thread)) continue;
-    Columns next;
-    next.v[0] = load4(x + c * 4096);
+    uint4 next = load4(x + c * 4096);
 #pragma unroll
-    for (int i = 0; i < 4; i++) branch.pair(4 * c + i) = weighted(branch.pair(4 * c + i), factor, next.pair(i));
+    for (int i = 0; i < 4; i++) {
+      uint32_t& pair = branch.pair(4 * c + i);
+      pair = weighted(pair, factor, word_of(next, i));
+    }
     store4(x + c * 4096, branch.v[c]);
   }
   if (n.sum) branch.store(n.normed, thread);

@@ -30,7 +30,7 @@ def rounded_sum(
     row: tl.tensor,
     rows: tl.tensor,
     column: tl.tensor,
-    inside: tl.tensor,
+    is_row: tl.tensor,
     SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -39,8 +39,15 @@ def rounded_sum(
     total = tl.zeros((row + column).shape, tl.float32)
     for split in tl.static_range(SPLITS):
         part = parts_ptr + (split * rows + row) * WIDTH + column
-        total += tl.load(part, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(part, mask=is_row, other=0.0).to(tl.float32)
     return total.to(DTYPE).to(tl.float32)
+
+
+@triton.jit
+def inverse_rms(squares: tl.tensor, D: tl.constexpr, EPS: tl.constexpr) -> tl.tensor:
+    """Return the inverse root mean square of each row of D elements, whose `squares` [TILE, ...]
+    add up: [TILE, 1]."""
+    return tl.rsqrt(tl.sum(squares, axis=1, keep_dims=True) / D + EPS)
 
 
 @triton.jit
@@ -64,20 +71,18 @@ def rotated(
     [TILE, D / 2] each. Each column of one is rotated with the same column of the other."""
     low = tl.arange(0, D // 2)[None, :]
     high = D // 2 + low
-    inside = is_row & (low < D)
-    x = rounded_sum(parts_ptr, row, rows, first + low, inside, SPLITS, WIDTH, DTYPE)
-    y = rounded_sum(parts_ptr, row, rows, first + high, inside, SPLITS, WIDTH, DTYPE)
+    x = rounded_sum(parts_ptr, row, rows, first + low, is_row, SPLITS, WIDTH, DTYPE)
+    y = rounded_sum(parts_ptr, row, rows, first + high, is_row, SPLITS, WIDTH, DTYPE)
     if HAS_NORM:
-        squares = tl.sum(x * x + y * y, axis=1, keep_dims=True)
-        factor = tl.rsqrt(squares / D + EPS)
+        factor = inverse_rms(x * x + y * y, D, EPS)
         x = (x * factor * tl.load(weight_ptr + low).to(tl.float32)).to(DTYPE).to(tl.float32)
         y = (y * factor * tl.load(weight_ptr + high).to(tl.float32)).to(DTYPE).to(tl.float32)
     cos_ptr += row * D
     sin_ptr += row * D
-    x_cos = tl.load(cos_ptr + low, mask=inside, other=0.0)
-    x_sin = tl.load(sin_ptr + low, mask=inside, other=0.0)
-    y_cos = tl.load(cos_ptr + high, mask=inside, other=0.0)
-    y_sin = tl.load(sin_ptr + high, mask=inside, other=0.0)
+    x_cos = tl.load(cos_ptr + low, mask=is_row, other=0.0)
+    x_sin = tl.load(sin_ptr + low, mask=is_row, other=0.0)
+    y_cos = tl.load(cos_ptr + high, mask=is_row, other=0.0)
+    y_sin = tl.load(sin_ptr + high, mask=is_row, other=0.0)
     return x * x_cos + y * x_sin, y * y_cos + x * y_sin
 
 
@@ -92,9 +97,8 @@ def store_halves(
 ) -> None:
     """Store halves [TILE, D / 2] of heads at `head_ptr` [TILE, 1]."""
     low = tl.arange(0, D // 2)[None, :]
-    inside = is_row & (low < D)
-    tl.store(head_ptr + low, x.to(DTYPE), mask=inside)
-    tl.store(head_ptr + D // 2 + low, y.to(DTYPE), mask=inside)
+    tl.store(head_ptr + low, x.to(DTYPE), mask=is_row)
+    tl.store(head_ptr + D // 2 + low, y.to(DTYPE), mask=is_row)
 
 
 @triton.jit
@@ -171,10 +175,9 @@ def store_head(
         x, y = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, is_row,
                        D, SPLITS, WIDTH, HAS_NORM, EPS, DTYPE)  # fmt: skip
     else:
-        inside = is_row & (column < D)
-        x = rounded_sum(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
+        x = rounded_sum(parts_ptr, row, rows, first + column, is_row, SPLITS, WIDTH, DTYPE)
         if HAS_NORM:
-            x *= tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / D + EPS)
+            x *= inverse_rms(x * x, D, EPS)
     if MOVES:
         entries = part * MOVES
         move(cache_ptr, slots_ptr + part * count, sources_ptr + entries, targets_ptr + entries,
@@ -186,7 +189,7 @@ def store_head(
     elif IS_KEY:
         store_halves(cache_ptr + slot * PITCH, x, y, is_row, D, DTYPE)
     else:
-        tl.store(cache_ptr + slot * PITCH + column, x.to(DTYPE), mask=is_row & (column < D))
+        tl.store(cache_ptr + slot * PITCH + column, x.to(DTYPE), mask=is_row)
 
 
 @triton.jit(do_not_specialize=["rows", "batch"])

@@ -107,8 +107,8 @@ def choose_tiling(
     if plan is RING and rows >= WGMMA_ROWS:
         plan = TALL_RING
     if int8 and window:
-        # It has 42 kB of code, with the warps of other entries: that stays in a multiprocessor's
-        # cache between layers, as 92 kB did not. Measured on an H200.
+        # With the warps of other entries, this kernel has 42 kB of code: it stays in a
+        # multiprocessor's cache between layers, as 92 kB did not. Measured on an H200.
         plan = replace(plan, key_tile=min(plan.key_tile, 32), stages=2)
     elif int8:
         plan = replace(plan, stages=3, ahead=False)

@@ -125,23 +125,25 @@ def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
 class TestWorkspace:
+    @pytest.mark.parametrize("named", [None, default_cache_dir()])
     def test_an_export_uses_a_separate_inductor_cache(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, named: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """Also where torch has named its default directory, as it does when it is imported."""
         from eagle_aot.export.lowering.cuda import workspace
 
-        default = default_cache_dir()
-        monkeypatch.setenv(CACHE_DIR, default)
-        monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+        for name in (CACHE_DIR, "TRITON_CACHE_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        if named:
+            monkeypatch.setenv(CACHE_DIR, named)
         with workspace(tmp_path / "one"):
             assert os.environ[CACHE_DIR] == str(tmp_path / "one")
             (tmp_path / "one" / "kernel.so").touch()
             os.environ["TRITON_CACHE_DIR"] = str(tmp_path / "one" / "triton")  # as Inductor does
-        assert os.environ[CACHE_DIR] == default and "TRITON_CACHE_DIR" not in os.environ
+        assert os.environ.get(CACHE_DIR) == named and "TRITON_CACHE_DIR" not in os.environ
         with pytest.raises(KeyError), workspace(tmp_path / "two"):
             raise KeyError("a failure while lowering")
-        assert os.environ[CACHE_DIR] == default and not list(tmp_path.iterdir())
+        assert os.environ.get(CACHE_DIR) == named and not list(tmp_path.iterdir())
 
     def test_a_cache_that_the_user_names_is_kept(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
