@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Event, Finished, Request, Scored, Tokens
+from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
@@ -39,6 +41,7 @@ def engine_of(
     waits: bool = False,
     memory: int | None = None,
     max_step_rows: int = 64,
+    prompt_share: float = PROMPT_SHARE,
 ) -> Engine:
     """Return an engine whose target cuts prompts into short chunks, and copies any number of
     rows. Its sequences share `memory` in pages unless that is None."""
@@ -49,7 +52,7 @@ def engine_of(
     drafter = SeeingDrafter(target, pattern)
     rounds = rounds_over(target, drafter, record if recorded else None, sampler, max_step_rows)
     schedule = adaptive_schedule_over(rounds, drafter)
-    engine = (WaitingEngine if waits else Engine)(schedule, pages=pages)
+    engine = (WaitingEngine if waits else Engine)(schedule, prompt_share, pages=pages)
     engine.sequence_pool.copy_least = 1
     return engine
 
@@ -71,34 +74,28 @@ requests = st.builds(
 )  # fmt: skip
 
 
+engine_options = st.fixed_dictionaries(
+    {
+        "sequences": st.integers(1, 5),
+        "pattern": st.lists(st.booleans(), min_size=1, max_size=7),
+        "recorded": st.booleans(),
+        "copies": st.integers(0, 4).map(bool),
+        "waits": st.booleans(),
+        "memory": st.none() | st.integers(0, 150),
+        "max_step_rows": st.sampled_from([16, 64, 256]),
+        "prompt_share": st.sampled_from([0.1, PROMPT_SHARE, 0.9]),
+    }
+)
+
+
 class EngineMachine(RuleBasedStateMachine):
     """Any order of adding, stepping and cancelling."""
 
     served = Bundle("served")
 
-    @initialize(
-        sequences=st.integers(1, 5),
-        pattern=st.lists(st.booleans(), min_size=1, max_size=7),
-        recorded=st.booleans(),
-        copies=st.integers(0, 4),
-        waits=st.booleans(),
-        memory=st.none() | st.integers(0, 150),
-        max_step_rows=st.sampled_from([16, 64, 256]),
-    )
-    def start(
-        self,
-        sequences: int,
-        pattern: list[bool],
-        recorded: bool,
-        copies: int,
-        waits: bool,
-        memory: int | None,
-        max_step_rows: int,
-    ) -> None:
-        self.engine = engine_of(
-            sequences, pattern, recorded=recorded, copies=copies > 0, waits=waits, memory=memory,
-            max_step_rows=max_step_rows,
-        )  # fmt: skip
+    @initialize(options=engine_options)
+    def start(self, options: dict[str, Any]) -> None:
+        self.engine = engine_of(**options)
         self.requests: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}

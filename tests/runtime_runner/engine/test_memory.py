@@ -6,13 +6,7 @@ from eagle_aot.runtime_runner.engine import Engine, Failed, Limits
 from eagle_aot.runtime_runner.program.cache_pages import CachePages
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from support.runner.engines import (
-    Requests,
-    record,
-    request_of,
-    rounds_over,
-    schedule_over,
-)
+from support.runner.engines import Requests, record, request_of, rounds_over, schedule_over
 from support.runner.text_memory import TextMemory, paged
 from support.runner.toy import VOCAB, SeeingDrafter, ToyTarget, plain_text
 
