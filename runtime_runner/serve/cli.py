@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import SettingError, reason
 from eagle_aot.common.spec import spec_command
-from eagle_aot.runtime_runner.serve.on_ray import secure_ray
+from eagle_aot.runtime_runner.serve.on_ray import configure_ray
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(spec: ServeSpec) -> None:
     listeners = bind(spec)
     log.info("loading %s for http://%s:%d", spec.artifact, spec.host, spec.port)
     if spec.replicas:
-        secure_ray()
+        configure_ray()
         check_installed("ray", extra="ray")
         from eagle_aot.runtime_runner.serve.on_ray.replicas import serve_replicas
 

@@ -9,13 +9,14 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 127.0.0.1."""
 
 
-def secure_ray() -> None:
-    """Let Ray listen on the loopback interface alone, and require a token, unless RAY_ADDRESS names
-    a cluster, which has its own settings. Call it before Ray is imported, which reads them."""
+def configure_ray() -> None:
+    """Let Ray listen on the loopback interface alone, require a token and wait a minute for its
+    HTTP proxy, unless RAY_ADDRESS names a cluster. Call it before Ray is imported."""
     if os.environ.get("RAY_ADDRESS"):
         return
     if "ray" not in sys.modules:
         os.environ[LOOPBACK] = "0"
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # 5 by default
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if not os.environ.get("RAY_AUTH_TOKEN_PATH"):
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())

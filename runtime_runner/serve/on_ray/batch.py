@@ -21,7 +21,7 @@ from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.common.spec import Option, OptionsOf, spec_command
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.serve.on_ray import secure_ray
+from eagle_aot.runtime_runner.serve.on_ray import configure_ray
 from eagle_aot.runtime_runner.spec import ENGINE, OUTPUT, GenerationSpec
 
 FAILED = b'{"error": '
@@ -163,7 +163,7 @@ def answer_lines(spec: BatchSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
     repeats its block of prompts, without a limit on attempts."""
     if not prompts:
         return
-    secure_ray()
+    configure_ray()
     import ray
     import ray.data
 

@@ -20,7 +20,7 @@ import msgspec
 import ray
 from fastapi import FastAPI
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
@@ -258,7 +258,7 @@ def deploy(settings: ReplicaSettings) -> "DeploymentHandle[Front]":
     try:
         serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
         return run(settings)
-    except RuntimeError as error:  # replicas raise it too, with all that they were doing
+    except (RuntimeError, TimeoutError, RayError) as error:  # with all that replicas were doing
         last = str(error).strip().rpartition("\n")[2]
         raise EagleError(
             f"{host}:{port}: Ray cannot serve there, as the log says: {last}"

@@ -10,6 +10,8 @@ from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
 
+from ray.exceptions import RayError
+
 from eagle_aot.runtime_runner.serve.on_ray import replicas as on_ray
 
 
@@ -22,9 +24,10 @@ def test_ray_replaces_a_replica_whose_engine_has_failed() -> None:
         replica.check_health()
 
 
-def test_an_error_of_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, TimeoutError, RayError])
+def test_an_error_is_one_line(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**options: object) -> None:
-        raise RuntimeError("ray::ProxyActor\n  File ...\nRuntimeError: Failed to bind.\n")
+        raise kind("ray::ProxyActor\n  File ...\nRuntimeError: Failed to bind.\n")
 
     monkeypatch.setattr("ray.serve.start", start)
     spec = ServeSpec(artifact=Path("a"), port=80)

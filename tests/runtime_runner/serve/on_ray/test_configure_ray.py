@@ -6,9 +6,9 @@ from unittest import mock
 
 import pytest
 
-from eagle_aot.runtime_runner.serve.on_ray import LOOPBACK, secure_ray
+from eagle_aot.runtime_runner.serve.on_ray import LOOPBACK, configure_ray
 
-SECURE = {LOOPBACK: "0", "RAY_AUTH_MODE": "token"}
+SECURE = {LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ SECURE = {LOOPBACK: "0", "RAY_AUTH_MODE": "token"}
         ({"RAY_ADDRESS": "10.0.0.1:6379"}, {"RAY_ADDRESS": "10.0.0.1:6379"}),
     ],
 )  # fmt: skip
-def test_ray_is_secured_unless_a_cluster_is_named(
+def test_ray_is_configured_unless_a_cluster_is_named(
     before: dict[str, str], after: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     with mock.patch.dict(os.environ, before, clear=True):
-        secure_ray()
+        configure_ray()
         settings = dict(os.environ)
     drawn = {name for name, value in after.items() if value is None}
     assert settings.keys() == after.keys()
