@@ -27,7 +27,7 @@ LIMITS = {
     "product lines": 51_410,
     "product files": 410,
     "scripts and lab lines": 11_280,
-    "test lines": 54_600,
+    "test lines": 54_690,  # 54,600 before a CPU ran the CUDA kernel of layers
     "class names with two meanings": 0,
     "pairs of runner rooms that import each other": 0,
     "short files with one importer": 8,

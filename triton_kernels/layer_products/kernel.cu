@@ -16,8 +16,7 @@
 // Sizes are macros, which `kernel.py` defines: the widths HIDDEN, MLP, ATTENDED and PROJECTED (of q/k/v), O_SPLITS,
 // DOWN_SPLITS, QKV_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both norms, and
 // the bytes SHARED and PAIR, and LAUNCHED threads.
-#include <cstdint>
-#include <cuda_bf16.h>
+#include "ptx.cuh"
 
 #define SETS 2
 #define WARPS 8
@@ -59,40 +58,11 @@ static_assert((DOWN_SPLITS - 1) * STEPS(MLP, DOWN_SPLITS) < MLP / 128, "no split
 typedef __nv_bfloat16 bf16;
 typedef __nv_bfloat162 bf162;
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+// Barriers 1 and 2 are of a set, 3 of all threads and 4 of both sets.
+__device__ __forceinline__ void set_barrier(int set) { meet<WARPS * 32>(set + 1); }
+__device__ __forceinline__ void sets_barrier() { meet<SETS * WARPS * 32>(4); }
 
-__device__ __forceinline__ void init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void arrive(uint32_t barrier) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void expect(uint32_t barrier, int bytes) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
-  asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @p bra D; bra W; D: }" ::"r"(barrier),
-               "r"(parity)
-               : "memory");
-}
-__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-__device__ __forceinline__ void set_barrier(int set) { asm volatile("bar.sync %0, 256;" ::"r"(set + 1) : "memory"); }
-__device__ __forceinline__ void sets_barrier() { asm volatile("bar.sync 4, 512;" ::: "memory"); }
-
-// Exchanged memory: 16 bytes are read, 4 or 16 written. Each word of 4 bytes is there or EMPTY.
-__device__ __forceinline__ uint4 look(const void* at) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(at)
-               : "memory");
-  return v;
-}
+// Each word of 4 bytes of exchanged memory is there or EMPTY.
 __device__ __forceinline__ bool is_there(const uint4& v) {
   return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
 }
@@ -127,12 +97,6 @@ __device__ __forceinline__ void take(float (&acc)[4], const uint8_t* at) {
   await(v, at, offset);
   acc[0] = __uint_as_float(v[0].x), acc[1] = __uint_as_float(v[0].y);
   acc[2] = __uint_as_float(v[0].z), acc[3] = __uint_as_float(v[0].w);
-}
-__device__ __forceinline__ void give(void* at, const uint4& v) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-__device__ __forceinline__ void give(void* at, uint32_t v) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
 __device__ __forceinline__ void give(void* at, const float (&acc)[4]) {
   give(at, make_uint4(__float_as_uint(acc[0]), __float_as_uint(acc[1]), __float_as_uint(acc[2]), __float_as_uint(acc[3])));
@@ -201,18 +165,6 @@ __device__ __forceinline__ void fetch_weights(const Product& p, int program, Rin
     }
 }
 
-__device__ __forceinline__ uint4 load4(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-  return v;
-}
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void store4(uint32_t at, const uint4& v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-
 // Copies `blocks` blocks of columns of x, at most MOST, to shared memory, by all threads of both sets; with EXCHANGE as soon
 // as they are there. Rows of a pair lie WIDTH columns from each other, pairs lie `pair` bytes from each other.
 template <bool EXCHANGE, int WIDTH, int MOST>
@@ -237,15 +189,6 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32
       if (row < rows && column < 16 * blocks) store4(to + row * PITCH(MOST) + column * 16, v[k]);
     }
   }
-}
-
-__device__ __forceinline__ uint4 load_matrices(uint32_t at) {
-  uint4 v;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(at)
-               : "memory");
-  return v;
 }
 
 __device__ __forceinline__ bf162 twice(uint16_t bits) { return bf162{__ushort_as_bfloat16(bits), __ushort_as_bfloat16(bits)}; }
@@ -280,12 +223,9 @@ __device__ __forceinline__ void add_quarter(float (&part)[2][4], const uint4 (&w
       bf162 low = __low2bfloat162(factor), high = __high2bfloat162(factor), low_offset = __low2bfloat162(offset),
             high_offset = __high2bfloat162(offset);
       const uint4& w = words[j][c];
-      float(&d)[4] = part[j];
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-          : "r"(unpacked<Q>(w.x, low, low_offset)), "r"(unpacked<Q>(w.y, high, high_offset)),
-            "r"(unpacked<Q>(w.z, low, low_offset)), "r"(unpacked<Q>(w.w, high, high_offset)), "r"(c ? b[j].z : b[j].x),
-            "r"(c ? b[j].w : b[j].y));
+      multiply(part[j], unpacked<Q>(w.x, low, low_offset), unpacked<Q>(w.y, high, high_offset),
+               unpacked<Q>(w.z, low, low_offset), unpacked<Q>(w.w, high, high_offset), c ? b[j].z : b[j].x,
+               c ? b[j].w : b[j].y);
     }
 }
 
@@ -313,15 +253,8 @@ __device__ __forceinline__ void add_blocks(float (&acc)[4], uint32_t words_at, u
     for (int k = 0; k < 4; k++) acc[k] = __fadd_rn(acc[k], part[j][k]);
 }
 
-__device__ __forceinline__ float divided(float a, float b) {
-  float v;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
-  return v;
-}
 __device__ __forceinline__ float sigmoid(float minus_x) {
-  float e;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(e) : "f"(__fmul_rn(minus_x, 1.4426950408889634f)));
-  return divided(1.0f, __fadd_rn(e, 1.0f));
+  return divided(1.0f, __fadd_rn(power_of_2(__fmul_rn(minus_x, 1.4426950408889634f)), 1.0f));
 }
 __device__ __forceinline__ float activated(float g, float up) {
 #if SILU
@@ -394,7 +327,7 @@ struct Columns {
 
 // 1 / root mean square of a row.
 __device__ __forceinline__ float factor_of(Columns& x, float eps, float* sums, int thread, int set) {
-  float s = 0, r;
+  float s = 0;
 #pragma unroll
   for (int i = 0; i < 4 * CHUNKS; i++) {
     float2 v = both_of(x.pair(i));
@@ -408,8 +341,7 @@ __device__ __forceinline__ float factor_of(Columns& x, float eps, float* sums, i
 #pragma unroll
   for (int d = 4; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
   set_barrier(set);
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(divided(s, (float)HIDDEN) + eps));
-  return r;
+  return inverse_root(divided(s, (float)HIDDEN) + eps);
 }
 
 __device__ __forceinline__ uint32_t weighted(uint32_t pair, float factor, uint32_t weights) {
@@ -468,7 +400,7 @@ __device__ __forceinline__ void residual_norm_alone(const Norm& n, uint32_t x, u
   float scale = scale_of(n);
   branch.await_exchanged(n.branch, thread);
   float factor = HAS_POST ? factor_of(branch, n.post_eps, sums, thread, 0) : 0;
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  await_copies();
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
     if (!Columns::is_live(c, thread)) continue;
@@ -547,9 +479,9 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
                       const uint8_t* down_scales, const uint8_t* qkv_codes, const uint8_t* qkv_scales, const bf16* post1,
                       const bf16* next1, const bf16* post2, const bf16* scale2, const bf16* next2, uint8_t* exchanged,
                       uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows) {
-  extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ uint64_t barriers[SETS][2 * MOST_SLOTS];
-  __shared__ float sums[SETS][8];
+  const uint32_t memory = shared_address(dynamic_shared());
+  auto& barriers = static_shared<uint64_t[SETS][2 * MOST_SLOTS]>();
+  auto& sums = static_shared<float[SETS][8]>();
   unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   // warps 0 to 15 multiply; 16 and 17 fetch weights
   int set = warp < SETS * WARPS ? warp / WARPS : warp % SETS, program = SETS * blockIdx.x + set;
@@ -559,10 +491,10 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   const bool is_alone = rows == 1;
   int slots = min(SETS * MOST_SLOTS, (SHARED - ZEROS - rows * X_OF_ROW - is_alone * (HAS_POST + 1) * 2 * HIDDEN) / SLOT);
   ring.length = (slots + 1 - set) / SETS;
-  ring.slots = shared_address(memory) + set * (slots + 1) / SETS * SLOT;
+  ring.slots = memory + set * (slots + 1) / SETS * SLOT;
   ring.full = shared_address(&barriers[set][0]);
   ring.empty = ring.full + 8 * MOST_SLOTS;
-  uint32_t zeros = shared_address(memory) + slots * SLOT, x_at = zeros + ZEROS;
+  uint32_t zeros = memory + slots * SLOT, x_at = zeros + ZEROS;
   auto product = [&](int phase) {
     switch (phase) {
       case 0: return Product{o_codes, o_scales, TILES, ATTENDED / 128, O_SPLITS, false};
@@ -575,20 +507,19 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   if (warp >= SETS * WARPS) {
     if (lane == 0) {
       for (int i = 0; i < ring.length; i++) init(ring.full + 8 * i, 1), init(ring.empty + 8 * i, WARPS);
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      publish_barriers();
     }
     __syncwarp();
-    asm volatile("bar.arrive 3, %0;" ::"n"(THREADS) : "memory");
+    pass<THREADS>(3);
     if (lane == 0) {
-      uint64_t policy;
-      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+      uint64_t policy = read_once();
 #pragma unroll 1
       for (int phase = 0; phase < 4; phase++) fetch_weights(product(phase), program, ring, policy);
     }
     return;
   }
   if (thread < ZEROS / 16) store4(zeros + thread * 16, uint4{});
-  asm volatile("bar.sync 3, %0;" ::"n"(THREADS) : "memory");
+  meet<THREADS>(3);
 
   const unsigned multiplying = SETS * WARPS * 32, pieces = (rows + 1) / 2 * (PAIR / 16);
   for (unsigned i = blockIdx.x * multiplying + thread; i < pieces; i += BLOCKS * multiplying)

@@ -1,0 +1,203 @@
+// Runs CUDA kernels on a CPU, with other definitions of what ptx.cuh has: threads are fibers that change places where a
+// GPU's would wait. A warp's instructions wait for its 32 lanes. What only memory order or time decides does not show.
+#define PTX_CUH
+#include <cuda_bf16.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <vector>
+
+using std::max, std::min;
+
+struct Meeting {
+  int arrived = 0;
+  unsigned times = 0;
+};
+struct CountingBarrier {
+  int expected, pending;
+  long bytes;
+  unsigned phase;
+};
+struct Warp {
+  Meeting meeting;
+  uint32_t words[32][6];
+};
+struct Block {
+  std::vector<uint8_t> memory;
+  size_t used;
+  std::map<const void*, void*> statics;
+  std::map<uint32_t, CountingBarrier> barriers;
+  Meeting meetings[16];
+  std::vector<Warp> warps;
+};
+struct Index {
+  unsigned x;
+};
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack;
+  Block* block;
+  Index thread, index;
+  bool is_done;
+};
+
+static std::vector<Fiber> fibers;
+static Fiber* running;
+static ucontext_t scheduler;
+static std::function<void()> kernel;
+static long events;  // without any for a while, nothing will ever happen
+
+#define blockIdx (running->index)
+#define threadIdx (running->thread)
+#define __launch_bounds__(...)
+
+static void yield() { swapcontext(&running->context, &scheduler); }
+static void run_thread() {
+  kernel();
+  running->is_done = true, events++;
+  yield();
+}
+// Returns whether all threads ended.
+static bool launch(int blocks, int threads, size_t dynamic, size_t all, std::function<void()> body) {
+  kernel = body, events = 0;
+  std::vector<Block> parts(blocks);
+  for (auto& block : parts) block.memory.assign(all, 0xEE), block.used = dynamic, block.warps.resize(threads / 32);
+  fibers = std::vector<Fiber>(blocks * threads);
+  for (size_t i = 0; i < fibers.size(); i++) {
+    Fiber& fiber = fibers[i];
+    fiber.block = &parts[i / threads], fiber.index.x = i / threads, fiber.thread.x = i % threads;
+    fiber.stack.resize(1 << 16);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data(), fiber.context.uc_stack.ss_size = fiber.stack.size();
+    makecontext(&fiber.context, run_thread, 0);
+  }
+  for (int idle = 0; idle < 1000;) {
+    long before = events;
+    bool is_done = true;
+    for (auto& fiber : fibers)
+      if (!fiber.is_done) running = &fiber, is_done = false, swapcontext(&scheduler, &fiber.context);
+    if (is_done) return true;
+    idle = events == before ? idle + 1 : 0;
+  }
+  return false;
+}
+static void arrive_at(Meeting& meeting, int count) {
+  events++;
+  if (++meeting.arrived == count) meeting.arrived = 0, meeting.times++;
+}
+static void meet_at(Meeting& meeting, int count) {
+  unsigned times = meeting.times;
+  arrive_at(meeting, count);
+  while (meeting.times == times) yield();
+}
+static Warp& own_warp() { return running->block->warps[threadIdx.x / 32]; }
+static void __syncwarp() { meet_at(own_warp().meeting, 32); }
+static void __trap() { abort(); }
+
+static uint8_t* dynamic_shared() { return running->block->memory.data(); }
+template <class T>
+static T& static_shared() {
+  static const char key = 0;
+  void*& at = running->block->statics[&key];
+  if (!at) at = dynamic_shared() + running->block->used, running->block->used += sizeof(T);
+  return *(T*)at;
+}
+static uint32_t shared_address(const void* p) { return (const uint8_t*)p - dynamic_shared(); }
+static void* at_address(uint32_t at, size_t size = 16) {
+  if (at + size > running->block->memory.size()) abort();
+  return dynamic_shared() + at;
+}
+static uint4 load4(uint32_t at) { return *(uint4*)at_address(at); }
+static void store4(uint32_t at, const uint4& v) { *(uint4*)at_address(at) = v; }
+static void copy_async(uint32_t to, const void* from) { memcpy(at_address(to), from, 16); }
+static void await_copies() {}
+
+static void init(uint32_t barrier, int arrivals) { running->block->barriers[barrier] = {arrivals, arrivals, 0, 0}; }
+static void publish_barriers() {}
+static void count(uint32_t barrier, int arrivals, int bytes) {
+  CountingBarrier& b = running->block->barriers.at(barrier);
+  b.pending -= arrivals, b.bytes += bytes, events++;
+  if (b.pending == 0 && b.bytes == 0) b.phase++, b.pending = b.expected;
+}
+static void arrive(uint32_t barrier) { count(barrier, 1, 0); }
+static void expect(uint32_t barrier, int bytes) { count(barrier, 1, bytes); }
+static void wait(uint32_t barrier, uint32_t parity) {
+  while ((running->block->barriers.at(barrier).phase & 1) == parity) yield();
+}
+static uint64_t read_once() { return 0; }
+static void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t barrier, uint64_t policy) {
+  memcpy(at_address(to, bytes), from, bytes);
+  count(barrier, 0, -bytes);
+}
+template <int COUNT>
+static void meet(int barrier) {
+  meet_at(running->block->meetings[barrier], COUNT);
+}
+template <int COUNT>
+static void pass(int barrier) {
+  arrive_at(running->block->meetings[barrier], COUNT);
+}
+
+static uint4 look(const void* at) {
+  yield();
+  return *(const uint4*)at;
+}
+static void give(void* at, const uint4& v) { *(uint4*)at = v, events++; }
+static void give(void* at, uint32_t v) { *(uint32_t*)at = v, events++; }
+
+static float __uint_as_float(uint32_t v) { return *(float*)&v; }
+static uint32_t __float_as_uint(float v) { return *(uint32_t*)&v; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static float __fsub_rn(float a, float b) { return a - b; }
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static float divided(float a, float b) { return a / b; }
+static float power_of_2(float x) { return exp2f(x); }
+static float inverse_root(float x) { return 1 / sqrtf(x); }
+static uint4 load_once(const uint4* p) { return *p; }
+#define __ldcg load_once
+static __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
+  float2 x = __bfloat1622float2(a), y = __bfloat1622float2(b), z = __bfloat1622float2(c);
+  return __floats2bfloat162_rn(fmaf(x.x, y.x, z.x), fmaf(x.y, y.y, z.y));
+}
+
+// The words that all lanes of a warp show each other, between two meetings.
+template <class Use>
+static void exchange(const std::vector<uint32_t>& words, Use use) {
+  Warp& warp = own_warp();
+  std::copy(words.begin(), words.end(), warp.words[threadIdx.x % 32]);
+  __syncwarp();
+  use(warp.words);
+  __syncwarp();
+}
+static float __shfl_xor_sync(unsigned, float v, int mask) {
+  exchange({__float_as_uint(v)}, [&](auto& words) { v = __uint_as_float(words[threadIdx.x % 32 ^ mask][0]); });
+  return v;
+}
+static uint4 load_matrices(uint32_t at) {
+  unsigned lane = threadIdx.x % 32;
+  uint32_t v[4];
+  exchange({at}, [&](auto& words) {
+    for (int i = 0; i < 4; i++) v[i] = *(uint32_t*)at_address(words[8 * i + lane / 4][0] + lane % 4 * 4, 4);
+  });
+  return make_uint4(v[0], v[1], v[2], v[3]);
+}
+static float element(uint32_t word, int i) { return __uint_as_float(i ? word & 0xFFFF0000 : word << 16); }
+static void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  unsigned lane = threadIdx.x % 32;
+  exchange({a0, a1, a2, a3, b0, b1}, [&](auto& words) {
+    for (int i = 0; i < 4; i++) {
+      int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int k = 0; k < 16; k++)
+        sum += element(words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2) *
+               element(words[column * 4 + k % 8 / 2][4 + k / 8], k % 2);
+      d[i] += sum;
+    }
+  });
+}

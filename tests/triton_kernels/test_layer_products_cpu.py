@@ -1,0 +1,87 @@
+"""The CUDA source of layers as one kernel, with fibers of a CPU for threads: its exchanges, shapes
+and places in memory. Bits, whose order of sums is the tensor cores', are compared on a GPU."""
+
+import shutil
+import subprocess
+from ctypes import CDLL, c_bool, c_void_p
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import support.kernels
+from eagle_aot.triton_kernels.layer_products import op
+from support.kernels.layer_cases import LayerCase
+
+pytestmark = pytest.mark.skipif(
+    None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs nvcc and g++"
+)
+
+SOURCE = Path(op.__file__).with_name("kernel.cu")
+BLOCKS = 8
+CASES = {
+    "Gemma's norms": LayerCase(2304, 384, 384, 512),
+    "without norms behind, and SiLU": LayerCase(512, 512, 640, 768, "silu", False, False),
+}
+SPLITS = [3, 1, 2, 2]
+"""Of K. Some programs have several parts of the first product, others none."""
+
+
+def compiled(case: LayerCase, eps: list[float], pair: int, directory: Path) -> CDLL:
+    """Compile `layer` of `layer_products_on_cpu.cpp`; `pair` is in bytes."""
+    numbers = {"EPS1": eps[:2], "EPS2": eps[2:]}
+    sizes = {
+        "HIDDEN": case.hidden, "MLP": case.mlp, "ATTENDED": case.attended, "BLOCKS": BLOCKS,
+        "PROJECTED": case.projected, "O_SPLITS": SPLITS[0], "DOWN_SPLITS": SPLITS[2],
+        "QKV_SPLITS": SPLITS[3], "HAS_POST": int(case.has_posts), "HAS_SCALE": int(case.has_scale),
+        "SILU": int(case.activation == "silu"), "SHARED": op.SHARED, "PAIR": pair,
+        "LAUNCHED": 32 * op.SETS * (op.WARPS + 1), "KERNEL": f'"{SOURCE}"',
+        **{f"{name}_{which}": value for which, both in numbers.items()
+           for name, value in zip(("POST", "NEXT"), both, strict=True)},
+    }  # fmt: skip
+    folder, library = Path(support.kernels.__path__[0]), directory / "layer.so"
+    flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
+    macros = [f"-D{name}={value}" for name, value in sizes.items()]
+    files = "-o", str(library), str(folder / "layer_products_on_cpu.cpp")
+    subprocess.run(["nvcc", "-allow-unsupported-compiler", *flags, *macros, *files], check=True)
+    return CDLL(str(library))
+
+
+def run(layer: Any, rows: int, x: tuple[Tensor, Tensor], weights: tuple[Any, ...]) -> list[Tensor]:
+    """Return what the kernel computes: exchanged memory, emptied, streams, norm and parts."""
+    codes, scales, splits, posts, following, scale, *_ = weights
+    like, width = x[1], codes[3].shape[0] * 128
+    size = op.exchanged_size(codes, splits, BLOCKS)
+    outputs = [
+        torch.full((size,), op.EMPTY, dtype=torch.int32), torch.zeros(size, dtype=torch.int32),
+        *(torch.empty_like(like) for _ in range(3)), torch.empty(splits[3], 1, rows, width),
+    ]  # fmt: skip
+    pairs = [each for pair in zip(codes, scales, strict=True) for each in pair]
+    first, second = posts or following
+    norms = first, following[0], second, following[1] if scale is None else scale, following[1]
+    inputs = [*x, *pairs, *norms]
+    layer.restype = c_bool
+    addresses = [(c_void_p * len(group))(*(each.data_ptr() for each in group))
+                 for group in (inputs, outputs)]  # fmt: skip
+    assert layer(*addresses, rows), "threads wait for each other"
+    return outputs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_what_separate_operators_do(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    weights = case.weights("cpu", BLOCKS)
+    weights[2][:] = SPLITS
+    pair = op.exchanged_size(weights[0], SPLITS, BLOCKS)
+    library = compiled(case, weights[7], pair, tmp_path)
+    for rows in (1, 3, 8):
+        x = case.rows(rows, "cpu")
+        _, emptied, _, stream, normed, parts = run(library.layer, rows, x, weights)
+        *expected, _ = op.separate_kernels(*x, case.exchanged(weights), *weights)
+        sums = parts.sum(0), expected[0].float().sum(0)  # on a CPU it is all in the first part
+        for found, wanted in (sums, (stream, expected[1]), (normed, expected[2])):
+            error = (found.float() - wanted.float()).norm() / wanted.float().norm()
+            assert error < 0.005, "bfloat16 has eight bits"
+        assert (emptied[: emptied.numel() // 4 * ((rows + 1) // 2)] == op.EMPTY).all()
