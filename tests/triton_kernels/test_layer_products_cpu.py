@@ -83,5 +83,5 @@ def test_it_computes_what_separate_operators_do(name: str, tmp_path: Path) -> No
         sums = parts.sum(0), expected[0].float().sum(0)  # on a CPU it is all in the first part
         for found, wanted in (sums, (stream, expected[1]), (normed, expected[2])):
             error = (found.float() - wanted.float()).norm() / wanted.float().norm()
-            assert error < 0.005, "bfloat16 has eight bits"
+            assert error < 0.01, "bfloat16 has eight bits"
         assert (emptied[: emptied.numel() // 4 * ((rows + 1) // 2)] == op.EMPTY).all()
