@@ -121,7 +121,7 @@ def test_the_source_is_compiled_in_place_of_a_triton_kernel(
         binary = call.compiled((9, 0))
     assert binary.metadata.name == "layer_products_kernel"
     assert binary.metadata.num_warps == 18 and binary.metadata.shared == kernel.SHARED
-    assert local_memory(binary.asm["cubin"], tmp_path) <= 72
+    assert local_memory(binary.asm["cubin"], tmp_path) == 0, "spilled registers take microseconds"
     assert ".entry layer_products_kernel(" in binary.asm["ptx"]
     assert call.constants["CUDA"].startswith(f"{kernel.MARK} {kernel.digest()} hidden=")
 

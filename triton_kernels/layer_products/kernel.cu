@@ -66,7 +66,8 @@ __device__ __forceinline__ void sets_barrier() { meet<SETS * WARPS * 32>(4); }
 __device__ __forceinline__ bool is_there(const uint4& v) {
   return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
 }
-// Looks at N places at once, at `offsets` from `base` but not at NONE.
+// Looks at N places at once, at `offsets` from `base` but not at NONE. Callers set `v` to 0 first: the compiler would keep
+// registers that are written under a condition alone through all loops around.
 #define NONE 0xFFFFFFFFu
 template <int N>
 __device__ __forceinline__ void look(uint4 (&v)[N], const uint8_t* base, const uint32_t (&offsets)[N]) {
@@ -172,7 +173,7 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32
   const int AT_ONCE = 4, PER_ROW = 16 * MOST, COUNT = SETS * WARPS * 32;
 #pragma unroll 1
   for (unsigned start = thread; start < rows * PER_ROW; start += AT_ONCE * COUNT) {
-    uint4 v[AT_ONCE];
+    uint4 v[AT_ONCE] = {};
     uint32_t offsets[AT_ONCE];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
@@ -269,7 +270,7 @@ __device__ __forceinline__ float activated(float g, float up) {
 // The sum of what SPLITS warps give, in ascending order; the last of them has `own`.
 template <int SPLITS>
 __device__ __forceinline__ void add_up(float (&own)[4], const uint8_t* first, int distance) {
-  uint4 v[SPLITS];
+  uint4 v[SPLITS] = {};
   uint32_t offsets[SPLITS];
 #pragma unroll
   for (int s = 0; s < SPLITS; s++) offsets[s] = s < SPLITS - 1 ? s * distance : NONE;
@@ -309,7 +310,7 @@ struct Columns {
   __device__ void load(const bf16* row, int thread) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
-      if (is_live(c, thread)) v[c] = __ldcg((const uint4*)(row + c * 2048 + thread * 8));
+      v[c] = is_live(c, thread) ? __ldcg((const uint4*)(row + c * 2048 + thread * 8)) : uint4{};
   }
   __device__ void await_exchanged(const uint8_t* row, int thread) {
     uint32_t offsets[CHUNKS];
