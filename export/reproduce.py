@@ -22,6 +22,7 @@ from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
 from eagle_aot.common.hub import Repository
 from eagle_aot.common.spec import spec_fields
+from eagle_aot.common.structs import convert
 from eagle_aot.common.text import printable
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
 from eagle_aot.export.loading.locate import local_checkpoint
@@ -176,7 +177,7 @@ def recorded_spec(manifest: Manifest, path: Path) -> ExportSpec:
     if not set(manifest.options) <= names:
         raise ArtifactError(f"{path}: its options are not those of this version's exports")
     try:
-        return msgspec.convert(manifest.options, ExportSpec)
+        return convert(manifest.options, ExportSpec)
     except (msgspec.ValidationError, SettingError) as error:
         raise ArtifactError(f"{path}: recorded options: {error}") from error
 

@@ -8,6 +8,7 @@ import msgspec
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option
+from eagle_aot.common.structs import convert
 from eagle_aot.common.text import nearest
 from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Tree
 from eagle_aot.runtime_runner.sampling.parameters import GENERATION, SEED_BITS, SamplingParams
@@ -117,7 +118,7 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
         """Return the parameters of a line of `eagle-run --json`. Raises SettingError for an
         unknown name and a value of another type."""
         try:
-            return msgspec.convert(values, cls, str_keys=True)
+            return convert(values, cls, str_keys=True)
         except msgspec.ValidationError as error:
             unknown = next((name for name in values if name not in cls.__struct_fields__), "")
             raise SettingError(f"{error}{nearest(unknown, cls.__struct_fields__)}") from error

@@ -11,6 +11,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.structs import convert, describe
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.serve.api.access import cache_salt
@@ -134,10 +135,10 @@ def decode(content: bytes, kind: type[T], *, strict: bool) -> tuple[T, list[str]
     try:
         body = decode_plain(content, kind)
         if not isinstance(body, dict):
-            return msgspec.convert(body, kind), []  # which raises
+            return convert(body, kind), []  # which raises
         reader = FieldReader(strict)
         reader.read(body, kind)
-        return msgspec.convert(body, kind, str_keys=True), [*reader.warnings]
+        return convert(body, kind, str_keys=True), [*reader.warnings]
     except CANNOT_DECODE as error:
         raise invalid_body(error) from error
 
@@ -147,6 +148,7 @@ def decode_plain(content: bytes, kind: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.json.decode(content)
     except msgspec.ValidationError:  # a number out of range, whose name only the struct knows
+        describe(kind)
         msgspec.json.decode(content, type=kind)
         raise
 

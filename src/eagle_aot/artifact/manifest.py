@@ -25,6 +25,7 @@ from eagle_aot.artifact.files import (
 from eagle_aot.artifact.methods import DFLASH_BLOCK, LOSSLESS, constant_methods
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
+from eagle_aot.common.structs import convert
 from eagle_aot.common.text import gigabytes
 
 SCHEMA_VERSION = 4
@@ -188,14 +189,14 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Read and check a manifest outside an artifact. Raises ArtifactError."""
         try:
             stored = read_object(path)
-            version = msgspec.convert(stored, Versioned).schema_version
+            version = convert(stored, Versioned).schema_version
             if version == SCHEMA_VERSION:
                 if "drafters" in stored:
                     raise ArtifactError(
                         f"{path}: holds several drafters, which this version does not run: "
                         "export again with one --draft-dir, once for each drafter"
                     )
-                return msgspec.convert(stored, cls)
+                return convert(stored, cls)
         except (OSError, ValueError) as error:  # msgspec's are ValueErrors
             raise ArtifactError(f"{path}: damaged ({error}): export again") from error
         newer = "install the eagle-aot that wrote it, or " if version > SCHEMA_VERSION else ""
@@ -266,7 +267,7 @@ class CacheBytes(Struct, frozen=True, kw_only=True):
     def of(cls, manifest: Manifest) -> "CacheBytes | None":
         """Read it from a manifest; None if the export did not record it."""
         try:
-            return msgspec.convert(manifest.decisions.get("caches"), cls)
+            return convert(manifest.decisions.get("caches"), cls)
         except msgspec.ValidationError:
             return None
 

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, structs
 from eagle_aot.artifact import PROCESSOR_FILES
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
+from eagle_aot.common.structs import convert
 
 SECTION = "image_processor"
 """The key of the settings in `processor_config.json`; `preprocessor_config.json` has only them."""
@@ -59,7 +60,7 @@ def read_settings(path: Path | None) -> ImageSettings:
     try:
         content = read_object(path)
         section = content.get(SECTION, {} if path.name == PROCESSOR_FILES[0] else content)
-        settings = msgspec.convert(section, ImageSettings)
+        settings = convert(section, ImageSettings)
     except (OSError, ValueError) as error:  # msgspec's are ValueErrors
         raise ArtifactError(f"{path}: cannot be read ({error})") from error
     if settings.image_processor_type not in KINDS:

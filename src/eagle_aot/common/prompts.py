@@ -9,6 +9,7 @@ import msgspec
 
 from eagle_aot.common.errors import PromptError, reason
 from eagle_aot.common.files import STDIN, read_small
+from eagle_aot.common.structs import convert
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -124,7 +125,7 @@ def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[
 def check_messages(messages: object) -> list[Message]:
     """Return a conversation that ends as a `Prompt` does. Raises PromptError for anything else."""
     try:
-        conversation = msgspec.convert(messages, list[Message])
+        conversation = convert(messages, list[Message])
     except INVALID as error:
         raise PromptError(f"messages: {error}") from error
     if not conversation:
@@ -181,7 +182,7 @@ def name_of(path: Path) -> str:
 
 def _prompt_of(entry: object, location: str) -> Prompt:
     try:
-        line = msgspec.convert(entry, PromptLine)
+        line = convert(entry, PromptLine)
     except INVALID as error:
         raise PromptError(f"{location}: {EXPECTED} ({error})") from error
     prompts: list[Prompt] = [p for p in (line.prompt, line.token_ids) if p is not None]

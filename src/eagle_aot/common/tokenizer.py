@@ -19,6 +19,7 @@ from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import ArtifactError, ContextLengthError, PromptError
 from eagle_aot.common.prompts import Message, text_of, with_system
 from eagle_aot.common.strict_json import read_object
+from eagle_aot.common.structs import convert
 from eagle_aot.common.token_bytes import TokenBytes, most_bytes_per_token
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def read_tokenizer(directory: Path, context: int | None = None) -> Tokenizer:
 
 def _read_settings(path: Path) -> TokenizerSettings:
     try:
-        return msgspec.convert(read_object(path), TokenizerSettings)
+        return convert(read_object(path), TokenizerSettings)
     except msgspec.ValidationError as error:
         raise ArtifactError(
             f"{path}: not the settings of an artifact's tokenizer ({error}): export again"

@@ -1,0 +1,55 @@
+"""Types that many threads are the first to read at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eagle_aot import runtime_runner
+from eagle_aot.common import structs
+from eagle_aot.common.structs import convert
+
+RACE = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import msgspec
+from eagle_aot.common.structs import convert
+
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(8)
+
+def read(kind):
+    barrier.wait()
+    convert({"a0": [{"b1": 1}]}, kind)
+
+with ThreadPoolExecutor(8) as pool:
+    for _ in range(100):
+        inner = msgspec.defstruct("Inner", [(f"b{i}", int | None, None) for i in range(20)])
+        outer = msgspec.defstruct("Outer", [(f"a{i}", list[inner] | None, None) for i in range(20)])
+        list(pool.map(read, [outer] * 8))
+"""
+
+
+def test_threads_read_a_new_type_at_once() -> None:
+    """msgspec alone ends the process here each time."""
+    subprocess.run([sys.executable, "-c", RACE], check=True)
+
+
+def test_no_other_file_converts() -> None:
+    folder = Path(structs.__file__).parents[1]
+    files = [*folder.rglob("*.py"), *Path(runtime_runner.__file__).parent.rglob("*.py")]
+    found = [path.name for path in files if "msgspec.convert(" in path.read_text()]
+    assert found == ["structs.py"]
+
+
+class Number(msgspec.Struct):
+    value: int
+
+
+def test_a_value_of_another_type_is_refused() -> None:
+    assert convert({"value": 1}, Number) == Number(1)
+    assert convert({"1": 2}, dict[int, int], str_keys=True) == {1: 2}
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`, got `str`"):
+        convert({"value": "1"}, Number)
