@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eagle_aot import runtime_runner
-from eagle_aot.common import structs
 from eagle_aot.common.structs import convert
 
+ROOT = Path(__file__).parents[2]
 RACE = """
 import sys, threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +37,8 @@ def test_threads_read_a_new_type_at_once() -> None:
 
 
 def test_no_other_file_converts() -> None:
-    folder = Path(structs.__file__).parents[1]
-    files = [*folder.rglob("*.py"), *Path(runtime_runner.__file__).parent.rglob("*.py")]
+    folders = [ROOT / name for name in ("src", "export", "lab", "runtime_runner", "targets")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
     found = [path.name for path in files if "msgspec.convert(" in path.read_text()]
     assert found == ["structs.py"]
 

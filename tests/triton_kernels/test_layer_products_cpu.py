@@ -31,15 +31,13 @@ SPLITS = [3, 1, 2, 2]
 
 def compiled(case: LayerCase, eps: list[float], pair: int, directory: Path) -> CDLL:
     """Compile `layer` of `layer_products_on_cpu.cpp`; `pair` is in bytes."""
-    numbers = {"EPS1": eps[:2], "EPS2": eps[2:]}
     sizes = {
         "HIDDEN": case.hidden, "MLP": case.mlp, "ATTENDED": case.attended, "BLOCKS": BLOCKS,
         "PROJECTED": case.projected, "O_SPLITS": SPLITS[0], "DOWN_SPLITS": SPLITS[2],
         "QKV_SPLITS": SPLITS[3], "HAS_POST": int(case.has_posts), "HAS_SCALE": int(case.has_scale),
         "SILU": int(case.activation == "silu"), "SHARED": op.SHARED, "PAIR": pair,
         "LAUNCHED": 32 * op.SETS * (op.WARPS + 1), "KERNEL": f'"{SOURCE}"',
-        **{f"{name}_{which}": value for which, both in numbers.items()
-           for name, value in zip(("POST", "NEXT"), both, strict=True)},
+        **dict(zip(("POST_EPS1", "NEXT_EPS1", "POST_EPS2", "NEXT_EPS2"), eps, strict=True)),
     }  # fmt: skip
     folder, library = Path(support.kernels.__path__[0]), directory / "layer.so"
     flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
@@ -49,14 +47,15 @@ def compiled(case: LayerCase, eps: list[float], pair: int, directory: Path) -> C
     return CDLL(str(library))
 
 
-def run(layer: Any, rows: int, x: tuple[Tensor, Tensor], weights: tuple[Any, ...]) -> list[Tensor]:
+def run(
+    layer: Any, x: tuple[Tensor, Tensor], exchanged: Tensor, weights: tuple[Any, ...]
+) -> list[Tensor]:
     """Return what the kernel computes: exchanged memory, emptied, streams, norm and parts."""
     codes, scales, splits, posts, following, scale, *_ = weights
-    like, width = x[1], codes[3].shape[0] * 128
-    size = op.exchanged_size(codes, splits, BLOCKS)
+    like, rows, width = x[1], x[1].shape[1], codes[3].shape[0] * 128
     outputs = [
-        torch.full((size,), op.EMPTY, dtype=torch.int32), torch.zeros(size, dtype=torch.int32),
-        *(torch.empty_like(like) for _ in range(3)), torch.empty(splits[3], 1, rows, width),
+        exchanged, torch.zeros_like(exchanged), *(torch.empty_like(like) for _ in range(3)),
+        torch.empty(splits[3], 1, rows, width),
     ]  # fmt: skip
     pairs = [each for pair in zip(codes, scales, strict=True) for each in pair]
     first, second = posts or following
@@ -74,12 +73,12 @@ def test_it_computes_what_separate_operators_do(name: str, tmp_path: Path) -> No
     case = CASES[name]
     weights = case.weights("cpu", BLOCKS)
     weights[2][:] = SPLITS
-    pair = op.exchanged_size(weights[0], SPLITS, BLOCKS)
-    library = compiled(case, weights[7], pair, tmp_path)
+    library = compiled(case, weights[7], case.exchanged(weights).numel(), tmp_path)
     for rows in (1, 3, 8):
         x = case.rows(rows, "cpu")
-        _, emptied, _, stream, normed, parts = run(library.layer, rows, x, weights)
-        *expected, _ = op.separate_kernels(*x, case.exchanged(weights), *weights)
+        exchanged = case.exchanged(weights)
+        *expected, _ = op.separate_kernels(*x, exchanged, *weights)
+        _, emptied, _, stream, normed, parts = run(library.layer, x, exchanged, weights)
         sums = parts.sum(0), expected[0].float().sum(0)  # on a CPU it is all in the first part
         for found, wanted in (sums, (stream, expected[1]), (normed, expected[2])):
             error = (found.float() - wanted.float()).norm() / wanted.float().norm()
