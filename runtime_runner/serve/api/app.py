@@ -12,13 +12,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
 from eagle_aot import __version__
+from eagle_aot.common.structs import describe
 from eagle_aot.runtime_runner.serve.api.access import AccessCheck
 from eagle_aot.runtime_runner.serve.api.bodies import BodyReader, ParsedBody, check_model
 from eagle_aot.runtime_runner.serve.api.errors import ErrorReporter, ErrorResponse
-from eagle_aot.runtime_runner.serve.api.requests import (
-    ChatCompletionRequest,
-    CompletionRequest,
-)
+from eagle_aot.runtime_runner.serve.api.requests import ChatCompletionRequest, CompletionRequest
 from eagle_aot.runtime_runner.serve.api.respond import respond
 from eagle_aot.runtime_runner.serve.api.responses import (
     ChatResponseBuilder,
@@ -69,14 +67,16 @@ def make_app(service: Service) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
-    describe = app.openapi
-    app.openapi = lambda: with_bodies(describe())  # type: ignore[method-assign]
+    paths = app.openapi
+    app.openapi = lambda: with_bodies(paths())  # type: ignore[method-assign]
     return app
 
 
 def with_bodies(openapi: dict[str, Any]) -> dict[str, Any]:
     """Return a description of the application with the structs of bodies and of errors."""
     kinds = (*BODIES.values(), ErrorResponse)
+    for kind in kinds:
+        describe(kind)
     _, components = msgspec.json.schema_components(kinds, ref_template=SCHEMAS + "{name}")
     openapi.setdefault("components", {})["schemas"] = components
     for path, operations in openapi["paths"].items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import inspect
 
+from eagle_aot.common.structs import describe
 from eagle_aot.common.text import nearest, one_line
 from eagle_aot.runtime_runner.sampling.parameters import MIN_TEMPERATURE
 from eagle_aot.runtime_runner.serve.api.errors import ApiError
@@ -242,6 +243,7 @@ def is_number(value: Any) -> "TypeIs[int | float]":
 def fields_of(kind: type[msgspec.Struct]) -> dict[str, tuple[type[msgspec.Struct], ...]]:
     """Return the names of a struct's fields, each with the structs that its value may be, or that
     may be items of its value."""
+    describe(kind)
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     names = {each.encode_name: tuple(structs_in(each.type)) for each in info.fields}

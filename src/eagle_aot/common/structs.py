@@ -17,7 +17,7 @@ def convert(value: Any, kind: type[T], *, str_keys: bool = False) -> T:
 
 
 def describe(kind: object) -> None:
-    """Let msgspec describe a type before the first value is read as it.
+    """Let msgspec describe a type before a value is read as it, or its fields are inspected.
 
     Its description is used by other threads before it is whole (msgspec 0.22): two threads that are
     the first to read a type can end the process.
