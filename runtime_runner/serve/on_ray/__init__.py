@@ -10,13 +10,13 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def configure_ray() -> None:
-    """Let Ray listen on the loopback interface alone, require a token and wait a minute for its
-    HTTP proxy, unless RAY_ADDRESS names a cluster. Call it before Ray is imported."""
+    """Let Ray listen on the loopback interface alone, require a token and give its HTTP proxy time
+    to start, unless RAY_ADDRESS names a cluster. Call it before Ray is imported."""
     if os.environ.get("RAY_ADDRESS"):
         return
     if "ray" not in sys.modules:
         os.environ[LOOPBACK] = "0"
-    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # 5 by default
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "300")  # 5 by default
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if not os.environ.get("RAY_AUTH_TOKEN_PATH"):
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())

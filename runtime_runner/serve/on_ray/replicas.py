@@ -14,6 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -256,7 +257,8 @@ def deploy(settings: ReplicaSettings) -> "DeploymentHandle[Front]":
     """Start the front and the replicas, once Ray runs. Raises EagleError where that fails."""
     host, port = settings.spec.host, settings.spec.port
     try:
-        serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
+        with suppress(TimeoutError):  # a minute was not enough for its proxy; `run` waits as well
+            serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
         return run(settings)
     except (RuntimeError, TimeoutError, RayError) as error:  # with all that replicas were doing
         last = str(error).strip().rpartition("\n")[2]

@@ -8,7 +8,7 @@ import pytest
 
 from eagle_aot.runtime_runner.serve.on_ray import LOOPBACK, configure_ray
 
-SECURE = {LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+SECURE = {LOOPBACK: "0", "RAY_AUTH_MODE": "token", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300"}
 
 
 @pytest.mark.parametrize(

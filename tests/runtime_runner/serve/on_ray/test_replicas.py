@@ -26,10 +26,11 @@ def test_ray_replaces_a_replica_whose_engine_has_failed() -> None:
 
 @pytest.mark.parametrize("kind", [RuntimeError, TimeoutError, RayError])
 def test_an_error_is_one_line(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(**options: object) -> None:
+    def fail(*_: object, **options: object) -> None:
         raise kind("ray::ProxyActor\n  File ...\nRuntimeError: Failed to bind.\n")
 
-    monkeypatch.setattr("ray.serve.start", start)
+    monkeypatch.setattr("ray.serve.start", fail)
+    monkeypatch.setattr("ray.serve.run", fail)
     spec = ServeSpec(artifact=Path("a"), port=80)
     settings = on_ray.ReplicaSettings(spec=spec, keys=(), gpus=0, slots=1)
     line = "^127.0.0.1:80: Ray cannot serve there, as the log says: RuntimeError: Failed to bind.$"
