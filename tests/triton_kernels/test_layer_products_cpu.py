@@ -64,7 +64,7 @@ def run(
     layer.restype = c_bool
     addresses = [(c_void_p * len(group))(*(each.data_ptr() for each in group))
                  for group in (inputs, outputs)]  # fmt: skip
-    assert layer(*addresses, rows), "threads wait for each other"
+    assert layer(*addresses, rows, rows), "threads wait for each other"
     return outputs
 
 

@@ -2,11 +2,11 @@
 #include "on_cpu.h"
 #include KERNEL
 
-// Takes the arguments of the kernel that are pointers. Returns whether all threads ended.
-extern "C" bool layer(const void* const* inputs, void* const* outputs, int rows) {
+// Takes the arguments of the kernel that are pointers. The seed orders threads. Returns whether all threads ended.
+extern "C" bool layer(const void* const* inputs, void* const* outputs, int rows, unsigned seed) {
   auto bf = [&](int i) { return (const bf16*)inputs[i]; };
   auto bytes = [&](int i) { return (const uint8_t*)inputs[i]; };
-  return launch(BLOCKS, THREADS, SHARED, SHARED + 1024, [=] {
+  return launch(BLOCKS, THREADS, SHARED, SHARED + 1024, seed, [=] {
     layer_products_kernel(bf(0), bf(1), bytes(2), bytes(3), bytes(4), bytes(5), bytes(6), bytes(7), bytes(8), bytes(9), bf(10),
                           bf(11), bf(12), bf(13), bf(14), (uint8_t*)outputs[0], (uint8_t*)outputs[1], (bf16*)outputs[2],
                           (bf16*)outputs[3], (bf16*)outputs[4], outputs[5], rows);

@@ -1,7 +1,10 @@
 // Runs CUDA kernels on a CPU, with other definitions of what ptx.cuh has: threads are fibers that change places where a
-// GPU's would wait. A warp's instructions wait for its 32 lanes. What only memory order or time decides does not show.
+// GPU's would wait, in random order. Some warps pause, and copies that nothing waits for end sooner or later. A warp's
+// instructions wait for its 32 lanes. What only memory order decides does not show.
 #define PTX_CUH
+#undef _FORTIFY_SOURCE  // it refuses longjmp to another stack
 #include <cuda_bf16.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -10,6 +13,8 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <random>
 #include <vector>
 
 using std::max, std::min;
@@ -24,6 +29,7 @@ struct CountingBarrier {
   unsigned phase;
 };
 struct Warp {
+  int pause = 0;
   Meeting meeting;
   uint32_t words[32][6];
 };
@@ -38,50 +44,84 @@ struct Block {
 struct Index {
   unsigned x;
 };
+struct Copy {
+  Block* block;
+  uint32_t to;
+  const void* from;
+  int bytes;
+  uint32_t barrier;
+};
 struct Fiber {
-  ucontext_t context;
+  ucontext_t start;
+  jmp_buf here;
+  std::vector<Copy> copies;
   std::vector<char> stack;
   Block* block;
   Index thread, index;
-  bool is_done;
+  bool has_begun, is_done;
 };
 
 static std::vector<Fiber> fibers;
 static Fiber* running;
-static ucontext_t scheduler;
+static jmp_buf scheduler;  // a ucontext_t would ask the system at each change
 static std::function<void()> kernel;
 static long events;  // without any for a while, nothing will ever happen
+static std::mt19937 chance;
+static std::vector<Copy> copies;
+static void end_some(std::vector<Copy>& copies, unsigned one_of);
 
 #define blockIdx (running->index)
 #define threadIdx (running->thread)
 #define __launch_bounds__(...)
 
-static void yield() { swapcontext(&running->context, &scheduler); }
+static Warp& own_warp() { return running->block->warps[threadIdx.x / 32]; }
+static void yield() {
+  if (!_setjmp(running->here)) _longjmp(scheduler, 1);
+}
+static void resume(Fiber* fiber) {
+  running = fiber;
+  if (_setjmp(scheduler)) return;
+  if (fiber->has_begun) _longjmp(fiber->here, 1);
+  fiber->has_begun = true;
+  setcontext(&fiber->start);
+}
 static void run_thread() {
   kernel();
   running->is_done = true, events++;
   yield();
 }
 // Returns whether all threads ended.
-static bool launch(int blocks, int threads, size_t dynamic, size_t all, std::function<void()> body) {
-  kernel = body, events = 0;
+static bool launch(int blocks, int threads, size_t dynamic, size_t all, unsigned seed, std::function<void()> body) {
+  kernel = body, events = 0, chance.seed(seed), copies.clear();
   std::vector<Block> parts(blocks);
-  for (auto& block : parts) block.memory.assign(all, 0xEE), block.used = dynamic, block.warps.resize(threads / 32);
+  for (auto& block : parts) {
+    block.memory.assign(all, 0xEE), block.used = dynamic, block.warps.resize(threads / 32);
+    for (auto& warp : block.warps) warp.pause = chance() % 16 ? 0 : 128;
+  }
   fibers = std::vector<Fiber>(blocks * threads);
   for (size_t i = 0; i < fibers.size(); i++) {
     Fiber& fiber = fibers[i];
     fiber.block = &parts[i / threads], fiber.index.x = i / threads, fiber.thread.x = i % threads;
     fiber.stack.resize(1 << 16);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data(), fiber.context.uc_stack.ss_size = fiber.stack.size();
-    makecontext(&fiber.context, run_thread, 0);
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack.data(), fiber.start.uc_stack.ss_size = fiber.stack.size();
+    makecontext(&fiber.start, run_thread, 0);
   }
-  for (int idle = 0; idle < 1000;) {
+  std::vector<Fiber*> order(fibers.size());
+  std::iota(order.begin(), order.end(), fibers.data());
+  for (int idle = 0; idle < 5000;) {
     long before = events;
     bool is_done = true;
-    for (auto& fiber : fibers)
-      if (!fiber.is_done) running = &fiber, is_done = false, swapcontext(&scheduler, &fiber.context);
+    std::shuffle(order.begin(), order.end(), chance);
+    for (Fiber* fiber : order) {
+      if (fiber->is_done) continue;
+      is_done = false;
+      if (!fiber->block->warps[fiber->thread.x / 32].pause) resume(fiber);
+    }
     if (is_done) return true;
+    for (auto& block : parts)
+      for (auto& warp : block.warps) warp.pause = warp.pause ? warp.pause - 1 : chance() % 256 ? 0 : chance() % 128;
+    end_some(copies, 64);
     idle = events == before ? idle + 1 : 0;
   }
   return false;
@@ -95,7 +135,6 @@ static void meet_at(Meeting& meeting, int count) {
   arrive_at(meeting, count);
   while (meeting.times == times) yield();
 }
-static Warp& own_warp() { return running->block->warps[threadIdx.x / 32]; }
 static void __syncwarp() { meet_at(own_warp().meeting, 32); }
 static void __trap() { abort(); }
 
@@ -108,19 +147,17 @@ static T& static_shared() {
   return *(T*)at;
 }
 static uint32_t shared_address(const void* p) { return (const uint8_t*)p - dynamic_shared(); }
-static void* at_address(uint32_t at, size_t size = 16) {
-  if (at + size > running->block->memory.size()) abort();
-  return dynamic_shared() + at;
+static void* at_address(uint32_t at, size_t size = 16, Block* block = running->block) {
+  if (at + size > block->memory.size()) abort();
+  return block->memory.data() + at;
 }
 static uint4 load4(uint32_t at) { return *(uint4*)at_address(at); }
 static void store4(uint32_t at, const uint4& v) { *(uint4*)at_address(at) = v; }
-static void copy_async(uint32_t to, const void* from) { memcpy(at_address(to), from, 16); }
-static void await_copies() {}
 
 static void init(uint32_t barrier, int arrivals) { running->block->barriers[barrier] = {arrivals, arrivals, 0, 0}; }
 static void publish_barriers() {}
-static void count(uint32_t barrier, int arrivals, int bytes) {
-  CountingBarrier& b = running->block->barriers.at(barrier);
+static void count(uint32_t barrier, int arrivals, int bytes, Block* block = running->block) {
+  CountingBarrier& b = block->barriers.at(barrier);
   b.pending -= arrivals, b.bytes += bytes, events++;
   if (b.pending == 0 && b.bytes == 0) b.phase++, b.pending = b.expected;
 }
@@ -130,9 +167,29 @@ static void wait(uint32_t barrier, uint32_t parity) {
   while ((running->block->barriers.at(barrier).phase & 1) == parity) yield();
 }
 static uint64_t read_once() { return 0; }
+#define NO_BARRIER 0xFFFFFFFFu
+static void end(const Copy& copy) {
+  memcpy(at_address(copy.to, copy.bytes, copy.block), copy.from, copy.bytes);
+  if (copy.barrier != NO_BARRIER) count(copy.barrier, 0, -copy.bytes, copy.block);
+}
+static void end_some(std::vector<Copy>& copies, unsigned one_of) {
+  std::vector<Copy> begun;
+  begun.swap(copies);
+  for (auto& copy : begun)
+    if (chance() % one_of)
+      copies.push_back(copy);
+    else
+      end(copy);
+}
 static void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t barrier, uint64_t policy) {
-  memcpy(at_address(to, bytes), from, bytes);
-  count(barrier, 0, -bytes);
+  copies.push_back({running->block, to, from, bytes, barrier});
+}
+static void copy_async(uint32_t to, const void* from) {
+  running->copies.push_back({running->block, to, from, 16, NO_BARRIER});
+  end_some(running->copies, 2);
+}
+static void await_copies() {
+  while (!running->copies.empty()) end_some(running->copies, 2);
 }
 template <int COUNT>
 static void meet(int barrier) {
