@@ -54,7 +54,7 @@ def ids(entry: Patch) -> str:
     return entry.target.rpartition(":")[2]
 
 
-@pytest.mark.parametrize("entry", map(in_every_version, TABLE), ids=ids)
+@pytest.mark.parametrize("entry", [*map(in_every_version, TABLE)], ids=ids)
 def test_entry_replaces_its_target_and_is_undone(entry: Patch) -> None:
     before = current(entry)
     with pytest.raises(KeyError), applied([entry], {entry: noted}):
@@ -63,7 +63,7 @@ def test_entry_replaces_its_target_and_is_undone(entry: Patch) -> None:
     assert current(entry) == before  # not the same object, if it is a class method
 
 
-@pytest.mark.parametrize("entry", map(in_every_version, TABLE), ids=ids)
+@pytest.mark.parametrize("entry", [*map(in_every_version, TABLE)], ids=ids)
 def test_missing_target_leaves_the_entry_out_in_one_line(
     entry: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
