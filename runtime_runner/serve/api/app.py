@@ -67,8 +67,8 @@ def make_app(service: Service) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
-    paths = app.openapi
-    app.openapi = lambda: with_bodies(paths())  # type: ignore[method-assign]
+    without_bodies = app.openapi
+    app.openapi = lambda: with_bodies(without_bodies())  # type: ignore[method-assign]
     return app
 
 

@@ -172,6 +172,7 @@ static void end(const Copy& copy) {
   memcpy(at_address(copy.to, copy.bytes, copy.block), copy.from, copy.bytes);
   if (copy.barrier != NO_BARRIER) count(copy.barrier, 0, -copy.bytes, copy.block);
 }
+// Ends one of so many copies, by chance.
 static void end_some(std::vector<Copy>& copies, unsigned one_of) {
   std::vector<Copy> begun;
   begun.swap(copies);
