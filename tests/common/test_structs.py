@@ -39,10 +39,10 @@ def test_threads_read_a_new_type_at_once() -> None:
 
 def test_all_files_describe_what_msgspec_reads() -> None:
     folders = [ROOT / name for name in ("src", "export", "lab", "runtime_runner", "targets")]
-    files = [path for folder in folders for path in folder.rglob("*.py")]
-    assert [path.name for path in files if "msgspec.convert(" in path.read_text()] == ["structs.py"]
+    texts = {path: path.read_text() for folder in folders for path in folder.rglob("*.py")}
+    assert [p.name for p, text in texts.items() if "msgspec.convert(" in text] == ["structs.py"]
     inspects = re.compile(r"\b(type_info|schema_components|Decoder)\(")
-    found = {path.name: path.read_text() for path in files if inspects.search(path.read_text())}
+    found = {path.name: text for path, text in texts.items() if inspects.search(text)}
     assert found.keys() == {"app.py", "fields.py", "structs.py"}
     assert all(re.search(r"\bdescribe\(", text) for text in found.values())
 

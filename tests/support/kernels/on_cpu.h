@@ -74,7 +74,8 @@ static void end_some(std::vector<Copy>& copies, unsigned one_of);
 #define threadIdx (running->thread)
 #define __launch_bounds__(...)
 
-static Warp& own_warp() { return running->block->warps[threadIdx.x / 32]; }
+static Warp& warp_of(const Fiber& fiber) { return fiber.block->warps[fiber.thread.x / 32]; }
+static Warp& own_warp() { return warp_of(*running); }
 static void yield() {
   if (!_setjmp(running->here)) _longjmp(scheduler, 1);
 }
@@ -116,7 +117,7 @@ static bool launch(int blocks, int threads, size_t dynamic, size_t all, unsigned
     for (Fiber* fiber : order) {
       if (fiber->is_done) continue;
       is_done = false;
-      if (!fiber->block->warps[fiber->thread.x / 32].pause) resume(fiber);
+      if (!warp_of(*fiber).pause) resume(fiber);
     }
     if (is_done) return true;
     for (auto& block : parts)
