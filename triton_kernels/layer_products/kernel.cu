@@ -145,9 +145,12 @@ struct Ring {
   __device__ void next() {
     if (++at == length) at = 0, parity ^= 1;
   }
+  // Until the slot before is full, which none is at first: a new barrier seems to have ended a phase of parity 1.
+  __device__ void await_previous() const { wait(full + 8 * (at ? at - 1 : length - 1), at ? parity : parity ^ 1); }
 };
 
-// One slot of each set is on its way at a time: with more, results that programs wait for would queue up after weights.
+// Two slots of each set are on their way at a time: with one, memory is not busy; with more, results that programs wait for
+// queue up after weights.
 __device__ __forceinline__ void fetch_weights(const Product& p, int program, Ring& ring, uint64_t policy) {
   Piece piece;
 #pragma unroll 1
@@ -161,7 +164,7 @@ __device__ __forceinline__ void fetch_weights(const Product& p, int program, Rin
       expect(full, n * (CODES + SCALES));
       bulk_copy(to, p.codes + block * CODES, n * CODES, full, policy);
       bulk_copy(to + 2 * CODES, p.scales + block * SCALES, n * SCALES, full, policy);
-      wait(full, ring.parity);
+      ring.await_previous();
       ring.next();
     }
 }
