@@ -26,7 +26,6 @@
 #define CODES 8192                     // bytes of 128 x 128 weights
 #define SCALES 1024                    // and of their scales
 #define SLOT (2 * (CODES + SCALES))    // a slot holds 256 columns of a tile
-#define ZEROS (512 + 64)               // bytes that stand for rows beyond the last
 #define CHUNKS ((HIDDEN + 2047) / 2048) // of a row, with eight columns for each of 256 threads
 
 // Exchanged memory has four parts of PAIR bytes, for two rows each: sums of 16 outputs by a warp of each split of o
@@ -43,14 +42,14 @@
 static_assert(MLP_AT + 4 * MLP <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as kernel.py has it");
 
 // Shared memory has the columns of x that a product needs, for both sets: they compute neighbouring tiles, of one part of
-// K if it is split. Rows have padding against conflicts of banks. A row alone has its sum and the weights of a post norm
-// behind it. The rest is for rings, of at most MOST_SLOTS each.
+// K if it is split. They lie as lanes need them: see `place_of`. Rows have padding against conflicts of banks. A row alone
+// has its sum and the weights of its norms behind it. The rest is for rings, of at most MOST_SLOTS each.
 #define STEPS(columns, splits) (((columns) / 128 + (splits) - 1) / (splits))
-#define PITCH(blocks) (256 * (blocks) + 16)
+#define PITCH(blocks) (256 * (blocks) + 64)
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 #define X_OF_ROW PITCH(LARGER(TILES, LARGER(STEPS(ATTENDED, O_SPLITS), STEPS(MLP, DOWN_SPLITS))))
 #define MOST_SLOTS 6
-static_assert((SHARED - ZEROS - ROWS * X_OF_ROW) / SLOT >= 4 && PROGRAMS >= ROWS, "as op.is_served has it");
+static_assert((SHARED - ROWS * X_OF_ROW) / SLOT >= 4 && PROGRAMS >= ROWS, "as op.is_served has it");
 static_assert(TILES % 2 == 0 && PROJECTED / 128 * QKV_SPLITS % 2 == 0, "sets compute neighbouring tiles");
 static_assert((O_SPLITS - 1) * STEPS(ATTENDED, O_SPLITS) < ATTENDED / 128, "no split is empty");
 static_assert((DOWN_SPLITS - 1) * STEPS(MLP, DOWN_SPLITS) < MLP / 128, "no split is empty");
@@ -169,8 +168,21 @@ __device__ __forceinline__ void fetch_weights(const Product& p, int program, Rin
     }
 }
 
+// Where the first of four words of a piece, of eight columns, lies in a row of x: the others follow 16 bytes from each
+// other. So the four words that a lane needs of 32 columns, one of each piece, lie next to each other.
+__device__ __forceinline__ uint32_t place_of(unsigned piece) { return piece / 4 * 64 + piece % 4 * 4; }
+__device__ __forceinline__ void store_piece(uint32_t row, unsigned piece, const uint4& v) {
+  uint32_t at = row + place_of(piece);
+  store1(at, v.x), store1(at + 16, v.y), store1(at + 32, v.z), store1(at + 48, v.w);
+}
+__device__ __forceinline__ void give_piece(uint8_t* row, unsigned piece, const uint4& v) {
+  uint8_t* at = row + place_of(piece);
+  give(at, v.x), give(at + 16, v.y), give(at + 32, v.z), give(at + 48, v.w);
+}
+
 // Copies `blocks` blocks of columns of x, at most MOST, to shared memory, by all threads of both sets; with EXCHANGE as soon
-// as they are there. Rows of a pair lie WIDTH columns from each other, pairs lie `pair` bytes from each other.
+// as they are there, and in the order that they have there. Rows of a pair lie WIDTH columns from each other, pairs lie
+// `pair` bytes from each other.
 template <bool EXCHANGE, int WIDTH, int MOST>
 __device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32_t pair, int blocks, int rows, unsigned thread) {
   const int AT_ONCE = 4, PER_ROW = 16 * MOST, COUNT = SETS * WARPS * 32;
@@ -190,7 +202,11 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       unsigned i = start + k * COUNT, row = i / PER_ROW, column = i % PER_ROW;
-      if (row < rows && column < 16 * blocks) store4(to + row * PITCH(MOST) + column * 16, v[k]);
+      if (row >= rows || column >= 16 * blocks) continue;
+      if (EXCHANGE)
+        store4(to + row * PITCH(MOST) + column * 16, v[k]);
+      else
+        store_piece(to + row * PITCH(MOST), column, v[k]);
     }
   }
 }
@@ -213,10 +229,9 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i ==
 // 16 outputs x 32 columns x 8 rows: two products of the tensor cores for each of N blocks.
 template <int Q, int N>
 __device__ __forceinline__ void add_quarter(float (&part)[2][4], const uint4 (&words)[2][2], const uint4 (&scales)[2],
-                                            uint32_t x) {
-  uint4 b[2];
+                                            uint4 (&b)[2], uint32_t x, const bool (&is_row)[2]) {
 #pragma unroll
-  for (int j = 0; j < N; j++) b[j] = load_matrices(x + j * 256 + Q * 64);
+  for (int j = 0; j < N; j++) load4_if(is_row[j], b[j], x + j * 256 + Q * 64);
 #pragma unroll
   for (int c = 0; c < 2; c++)
 #pragma unroll
@@ -235,8 +250,8 @@ __device__ __forceinline__ void add_quarter(float (&part)[2][4], const uint4 (&w
 
 // Adds the products of N blocks, each summed up from zero by the tensor cores.
 template <int N>
-__device__ __forceinline__ void add_blocks(float (&acc)[4], uint32_t words_at, uint32_t scales_at, uint32_t x, uint32_t empty,
-                                           int lane) {
+__device__ __forceinline__ void add_blocks(float (&acc)[4], uint32_t words_at, uint32_t scales_at, uint4 (&b)[2], uint32_t x,
+                                           const bool (&is_row)[2], uint32_t empty, int lane) {
   uint4 words[2][2], scales[2];
 #pragma unroll
   for (int j = 0; j < N; j++) {
@@ -245,10 +260,10 @@ __device__ __forceinline__ void add_blocks(float (&acc)[4], uint32_t words_at, u
     scales[j] = load4(scales_at + j * SCALES);
   }
   float part[2][4] = {};
-  add_quarter<0, N>(part, words, scales, x);
-  add_quarter<1, N>(part, words, scales, x);
-  add_quarter<2, N>(part, words, scales, x);
-  add_quarter<3, N>(part, words, scales, x);
+  add_quarter<0, N>(part, words, scales, b, x, is_row);
+  add_quarter<1, N>(part, words, scales, b, x, is_row);
+  add_quarter<2, N>(part, words, scales, b, x, is_row);
+  add_quarter<3, N>(part, words, scales, b, x, is_row);
   __syncwarp();
   if (lane == 0) arrive(empty);
 #pragma unroll
@@ -384,21 +399,22 @@ __device__ __forceinline__ void residual_norm(const Norm& n, float* sums, int th
     if (Columns::is_live(i / 4, thread)) next.pair(i) = weighted(branch.pair(i), factor, next.pair(i));
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++)
-    if (Columns::is_live(c, thread)) give(n.given + c * 4096 + thread * 16, next.v[c]);
+    if (Columns::is_live(c, thread)) give_piece(n.given, c * 256 + thread, next.v[c]);
   branch.store(n.sum, thread);
   if (n.normed) next.store(n.normed, thread);
 }
 
 // The only row, by the 256 threads of the first set of every block. Its norm becomes the block's x at `x`, in shared memory;
-// its sum stays at `kept`. `stream` is null if a sum is there already, and `sum` except in one block's last norm.
+// its sum stays at `kept`, with the norms' weights behind it. `stream` is null if a sum is there already, and `sum` except in
+// one block's last norm.
 __device__ __forceinline__ void residual_norm_alone(const Norm& n, uint32_t x, uint32_t kept, float* sums, int thread) {
   Columns branch;
-  x += thread * 16, kept += thread * 16;
+  kept += thread * 16;
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
     if (!Columns::is_live(c, thread)) continue;
-    copy_async(x + c * 4096, n.next + c * 2048 + thread * 8);
-    if (HAS_POST) copy_async(kept + 2 * HIDDEN + c * 4096, n.post + c * 2048 + thread * 8);
+    copy_async(kept + 2 * HIDDEN + c * 4096, n.next + c * 2048 + thread * 8);
+    if (HAS_POST) copy_async(kept + 4 * HIDDEN + c * 4096, n.post + c * 2048 + thread * 8);
     if (n.stream) copy_async(kept + c * 4096, n.stream + c * 2048 + thread * 8);
   }
   float scale = scale_of(n);
@@ -408,7 +424,7 @@ __device__ __forceinline__ void residual_norm_alone(const Norm& n, uint32_t x, u
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
     if (!Columns::is_live(c, thread)) continue;
-    uint4 onto = load4(kept + c * 4096), post = HAS_POST ? load4(kept + 2 * HIDDEN + c * 4096) : uint4{};
+    uint4 onto = load4(kept + c * 4096), post = HAS_POST ? load4(kept + 4 * HIDDEN + c * 4096) : uint4{};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       uint32_t& pair = branch.pair(4 * c + i);
@@ -421,13 +437,13 @@ __device__ __forceinline__ void residual_norm_alone(const Norm& n, uint32_t x, u
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
     if (!Columns::is_live(c, thread)) continue;
-    uint4 next = load4(x + c * 4096);
+    uint4 next = load4(kept + 2 * HIDDEN + c * 4096);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       uint32_t& pair = branch.pair(4 * c + i);
       pair = weighted(pair, factor, word_of(next, i));
     }
-    store4(x + c * 4096, branch.v[c]);
+    store_piece(x, c * 256 + thread, branch.v[c]);
   }
   if (n.sum) branch.store(n.normed, thread);
 }
@@ -446,7 +462,8 @@ struct Lane {
 
 __device__ __forceinline__ void give_hidden(const Lane& lane, const Piece& piece, const float (&acc)[4]) {
   uint32_t v = neighbours(activated(acc[0], acc[2]), activated(acc[1], acc[3]), lane.j);
-  if (lane.row() < lane.rows) give(lane.at(MLP_AT, MLP, 64 * piece.tile + 8 * lane.warp), v);
+  uint8_t* row = lane.exchanged + MLP_AT + lane.j % 2 * (2 * MLP);
+  if (lane.row() < lane.rows) give(row + place_of(8 * piece.tile + lane.warp) + lane.j / 2 * 16, v);
 }
 
 // The last of the splits adds up what the others give, and gives the branch.
@@ -493,12 +510,12 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   // A row alone is normalised by every block, which keeps the sum of the first norm for the second. Its norms are not
   // exchanged.
   const bool is_alone = rows == 1;
-  int slots = min(SETS * MOST_SLOTS, (SHARED - ZEROS - rows * X_OF_ROW - is_alone * (HAS_POST + 1) * 2 * HIDDEN) / SLOT);
+  int slots = min(SETS * MOST_SLOTS, (SHARED - rows * X_OF_ROW - is_alone * (HAS_POST + 2) * 2 * HIDDEN) / SLOT);
   ring.length = (slots + 1 - set) / SETS;
   ring.slots = memory + set * (slots + 1) / SETS * SLOT;
   ring.full = shared_address(&barriers[set][0]);
   ring.empty = ring.full + 8 * MOST_SLOTS;
-  uint32_t zeros = memory + slots * SLOT, x_at = zeros + ZEROS;
+  uint32_t x_at = memory + slots * SLOT;
   auto product = [&](int phase) {
     switch (phase) {
       case 0: return Product{o_codes, o_scales, TILES, ATTENDED / 128, O_SPLITS, false};
@@ -522,7 +539,6 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
     }
     return;
   }
-  if (thread < ZEROS / 16) store4(zeros + thread * 16, uint4{});
   meet<THREADS>(3);
 
   const unsigned multiplying = SETS * WARPS * 32, pieces = (rows + 1) / 2 * (PAIR / 16);
@@ -532,7 +548,8 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   uint8_t* begun = own.exchanged + BEGUN_AT + (program * WARPS + own.warp) * PART + own.j * 16;
   uint32_t words_at = ring.slots + own.warp * 512 + lane * 16,
            scales_at = ring.slots + 2 * CODES + own.warp * 128 + lane / 4 * 16;
-  bool is_row = lane % 8 < rows;
+  // The second is the same, which the compiler does not know: with one it would branch around loads.
+  const bool is_row[2] = {lane / 4 < rows, lane_id() / 4 < rows};
   // The norm of a row behind the product of o or down.
   auto norm_behind = [&](bool is_last, int r) {
     size_t at = (size_t)r * HIDDEN;
@@ -577,16 +594,16 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
       float acc[4] = {};
       if (p.even && piece.first && own.is_live()) take(acc, begun - WARPS * PART);  // what another program has begun
       __syncwarp();
-      uint32_t row = x_at + lane % 8 * PITCH(whole ? TILES : p.steps()) + (whole ? 256 * piece.first : 0);
-      uint32_t x = (is_row ? row : zeros) + lane / 8 * 16, step = is_row ? 512 : 0;
+      uint32_t x = x_at + lane / 4 * PITCH(whole ? TILES : p.steps()) + (whole ? 256 * piece.first : 0) + lane % 4 * 16;
+      uint4 of_x[2] = {};  // zeros stand for rows beyond the last
 #pragma unroll 1
-      for (int b = piece.first; b < piece.last; b += 2, x += step) {
+      for (int b = piece.first; b < piece.last; b += 2, x += 512) {
         uint32_t slot = ring.at * SLOT, empty = ring.empty + 8 * ring.at;
         wait(ring.full + 8 * ring.at, ring.parity);
         if (b + 1 < piece.last)
-          add_blocks<2>(acc, words_at + slot, scales_at + slot, x, empty, lane);
+          add_blocks<2>(acc, words_at + slot, scales_at + slot, of_x, x, is_row, empty, lane);
         else
-          add_blocks<1>(acc, words_at + slot, scales_at + slot, x, empty, lane);
+          add_blocks<1>(acc, words_at + slot, scales_at + slot, of_x, x, is_row, empty, lane);
         ring.next();
       }
       if (p.even && piece.last < p.blocks) {  // another program goes on

@@ -28,8 +28,8 @@ LEAST_WIDTH = 2048
 SETS, WARPS, ROWS = 2, 8, 8
 """Sets of a block's warps, each with a share of every product; the warps of a set; most rows."""
 
-SHARED, SLOT, ZEROS = 231_936, 18_432, 576
-"""Bytes of a block's shared memory, of a slot of its rings and of zeros, as in `kernel.cu`."""
+SHARED, SLOT = 231_936, 18_432
+"""Bytes of a block's shared memory and of a slot of its rings, as in `kernel.cu`."""
 
 EMPTY = -1
 """What memory that programs exchange holds at first."""
@@ -52,7 +52,7 @@ def is_served(codes: list[Tensor], splits: list[int], multiprocessors: int) -> b
     shares = gate.shape[0] * gate.shape[1]
     split = [(parts, weight.shape[1]) for parts, weight in zip(splits, codes, strict=True)]
     steps = max(-(-blocks // parts) for parts, blocks in split)
-    slots = (SHARED - ZEROS - ROWS * (2 * BLOCK_K * steps + 16)) // SLOT
+    slots = (SHARED - ROWS * (2 * BLOCK_K * steps + 64)) // SLOT
     pairs = out.shape[0] % SETS == 0 and qkv.shape[0] * splits[3] % SETS == 0
     full = all(none_is_idle(parts, blocks) for parts, blocks in split)
     wide = out.shape[0] * TILE_N >= LEAST_WIDTH and shares >= SETS * multiprocessors

@@ -25,6 +25,21 @@ __device__ __forceinline__ uint4 load4(uint32_t at) {
 __device__ __forceinline__ void store4(uint32_t at, const uint4& v) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+__device__ __forceinline__ void store1(uint32_t at, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+// Loads v, or leaves it as it is.
+__device__ __forceinline__ void load4_if(bool condition, uint4& v, uint32_t at) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "r"(at), "r"((uint32_t)condition)
+               : "memory");
+}
+__device__ __forceinline__ unsigned lane_id() {
+  unsigned id;
+  asm("mov.u32 %0, %%laneid;" : "=r"(id));
+  return id;
+}
 // Copies 16 bytes; they are there for this thread once its `await_copies` returns.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -86,15 +101,6 @@ __device__ __forceinline__ void give(void* at, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
 
-// Four matrices of 8 x 8 elements of 16 bits, whose rows lane i addresses for matrix i / 8.
-__device__ __forceinline__ uint4 load_matrices(uint32_t at) {
-  uint4 v;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(at)
-               : "memory");
-  return v;
-}
 // d += a x b, of bfloat16: 16 x 16 by 16 x 8.
 __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                          uint32_t b1) {

@@ -154,6 +154,11 @@ static void* at_address(uint32_t at, size_t size = 16, Block* block = running->b
 }
 static uint4 load4(uint32_t at) { return *(uint4*)at_address(at); }
 static void store4(uint32_t at, const uint4& v) { *(uint4*)at_address(at) = v; }
+static void store1(uint32_t at, uint32_t v) { *(uint32_t*)at_address(at, 4) = v; }
+static void load4_if(bool condition, uint4& v, uint32_t at) {
+  if (condition) v = load4(at);
+}
+static unsigned lane_id() { return threadIdx.x % 32; }
 
 static void init(uint32_t barrier, int arrivals) { running->block->barriers[barrier] = {arrivals, arrivals, 0, 0}; }
 static void publish_barriers() {}
@@ -237,14 +242,6 @@ static void exchange(const std::vector<uint32_t>& words, Use use) {
 static float __shfl_xor_sync(unsigned, float v, int mask) {
   exchange({__float_as_uint(v)}, [&](auto& words) { v = __uint_as_float(words[threadIdx.x % 32 ^ mask][0]); });
   return v;
-}
-static uint4 load_matrices(uint32_t at) {
-  unsigned lane = threadIdx.x % 32;
-  uint32_t v[4];
-  exchange({at}, [&](auto& words) {
-    for (int i = 0; i < 4; i++) v[i] = *(uint32_t*)at_address(words[8 * i + lane / 4][0] + lane % 4 * 4, 4);
-  });
-  return make_uint4(v[0], v[1], v[2], v[3]);
 }
 static float element(uint32_t word, int i) { return __uint_as_float(i ? word & 0xFFFF0000 : word << 16); }
 static void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
