@@ -126,14 +126,14 @@ def compile_specs(method: str) -> list[CompileSpec]:
 def announce(
     begin: Callable[[str], None],
     compile_one: Callable[..., PreprocessResult],
-    program: ExportedProgram,
-    specs: list[CompileSpec],
+    edge_program: ExportedProgram,
+    compile_specs: list[CompileSpec],
     collector: CudaWeightCollector,
 ) -> PreprocessResult:
     """Compile a method after calling `begin` with a name for the stage."""
     forget_last_trace()
-    begin(f"lower {CudaBackend.method_name_from_compile_specs(specs)}")
-    return compile_one(program, specs, collector)
+    begin(f"lower {CudaBackend.method_name_from_compile_specs(compile_specs)}")
+    return compile_one(edge_program, compile_specs, collector)
 
 
 class WriteInPlace(CustomGraphPass):

@@ -1,11 +1,12 @@
 """Replacements of functions of Inductor and of ExecuTorch's CUDA backend for `patches.CUDA`.
 
-Each public function takes what it replaces.
+Each public function takes what it replaces; parameters have the library's names.
 """
 
 import hashlib
 import shutil
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache
 from itertools import count
@@ -40,12 +41,12 @@ def analyse_once(analyse: Analysis) -> Analysis:
     """
     results: dict[Hashable, Any] = {}
 
-    def analyse_or_copy(kernel: Any, kwargs: dict[str, Any], descriptors: Mapping[str, Any]) -> Any:
-        key = None if descriptors else _kernel_key(kernel, kwargs)
+    def analyse_or_copy(kernel: Any, kwargs: dict[str, Any], tma_descriptor_metadata: Any) -> Any:
+        key = None if tma_descriptor_metadata else _kernel_key(kernel, kwargs)
         if key is None:
-            return analyse(kernel, kwargs, descriptors)
+            return analyse(kernel, kwargs, tma_descriptor_metadata)
         if key not in results:
-            results[key] = analyse(kernel, kwargs, descriptors)
+            results[key] = analyse(kernel, kwargs, tma_descriptor_metadata)
         return deepcopy(results[key])
 
     return analyse_or_copy
@@ -96,19 +97,18 @@ def _kind(value: Any) -> Hashable:
 def compile_cuda_here(compile_kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a kernel of CUDA C++ in this process: torch's others do not know of it."""
 
-    def compile_or_leave(self: Any, name: str, source: str, *more: Any, **named: Any) -> Any:
-        if "def layer_products_kernel(" not in source:
-            return compile_kernel(self, name, source, *more, **named)
-        with config.patch(compile_threads=1):
-            return compile_kernel(self, name, source, *more, **named)
+    def compile_it(self: Any, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
+        is_cuda = "def layer_products_kernel(" in source_code
+        with config.patch(compile_threads=1) if is_cuda else nullcontext():
+            return compile_kernel(self, kernel_name, source_code, device_str)
 
-    return compile_or_leave
+    return compile_it
 
 
 def zeros_without_memory(_: object) -> Callable[[Tensor, Any], Tensor]:
     """Make a cache's zeros on the host without memory; takes the tensor that they are to be like
     and a device."""
-    return lambda like, device: untouched_zeros(like).to(device)
+    return lambda x, device: untouched_zeros(x).to(device)
 
 
 def write_holes(write: Callable[[Tensor, str], bytes]) -> Callable[[Tensor, str], bytes]:
@@ -144,7 +144,7 @@ def _digest_of_zeros(size: int) -> bytes:
 
 def keep_strides(_: object) -> Callable[[ExportedProgram], ExportedProgram]:
     """Leave constants as they lie in memory."""
-    return lambda program: program
+    return lambda exported_program: exported_program
 
 
 def object_per_kernel(convert: Callable[..., str]) -> Callable[..., str]:

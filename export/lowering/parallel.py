@@ -151,8 +151,8 @@ def compile_in_process(
 def take_compiled(
     futures: "Mapping[str, Future[Compiled]]",
     job: Path,
-    program: ExportedProgram,
-    specs: Any,
+    edge_program: ExportedProgram,
+    compile_specs: Any,
     collector: Any,
 ) -> "PreprocessResult":
     """Return a method as another process compiled it, instead of compiling it.
@@ -161,11 +161,11 @@ def take_compiled(
     """
     from executorch.backends.cuda.cuda_backend import CudaBackend
 
-    name = CudaBackend.method_name_from_compile_specs(specs)
+    name = CudaBackend.method_name_from_compile_specs(compile_specs)
     compiled = futures[name].result()
     if all(future.done() for future in futures.values()):
         job.unlink(missing_ok=True)
-    if compiled.graph != graph_digest(program):
+    if compiled.graph != graph_digest(edge_program):
         raise ExportError(f"a worker process traced a different graph for {name}: use --jobs 1")
     device = CudaBackend.get_device_name()
     collector.add_preprocess_result(compiled.result, compiled.weights, device)
@@ -267,8 +267,8 @@ def compile_method(job: Job, name: str, directory: Path) -> Compiled:
 def record_compiled(
     compile_one: Callable[..., Any],
     compiled: list[Compiled],
-    program: ExportedProgram,
-    specs: Any,
+    edge_program: ExportedProgram,
+    compile_specs: Any,
     collector: Any,
 ) -> "PreprocessResult":
     """Compile a method, and append it to a list instead of adding its weights to the program's."""
@@ -276,12 +276,12 @@ def record_compiled(
 
     added: list[tuple[PreprocessResult, CudaWeightArtifact]] = []
     collector.add_preprocess_result = lambda result, weights, _: added.append((result, weights))
-    graph, started = graph_digest(program), time.perf_counter()
-    compile_one(program, specs, collector)
+    graph, started = graph_digest(edge_program), time.perf_counter()
+    compile_one(edge_program, compile_specs, collector)
     ended = time.perf_counter()
     ((result, weights),) = added
     gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    name = f"lower {CudaBackend.method_name_from_compile_specs(specs)}"
+    name = f"lower {CudaBackend.method_name_from_compile_specs(compile_specs)}"
     stage = Stage(name, ended - started, host_own_peak_bytes(), gpu_peak)
     compiled.append(Compiled(graph, result, weights, stage, ended))
     return result

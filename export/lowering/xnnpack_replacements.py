@@ -1,6 +1,6 @@
 """Replacements of ExecuTorch's functions for `patches.XNNPACK`: the same programs in less time.
 
-Each public function takes what it replaces, except `sort_nodes`.
+Each public function but `sort_nodes` takes what it replaces; parameters have the library's names.
 """
 
 from collections import deque
@@ -44,10 +44,10 @@ def needed_passes(manager: type[Any]) -> type[Any]:
     """
 
     class NeededPasses(manager):
-        def __init__(self, program: ExportedProgram, passes: Any = None) -> None:
-            calls = (node for node in program.graph.nodes if node.op == "call_function")
+        def __init__(self, exported_program: ExportedProgram, passes: Any = None) -> None:
+            calls = (node for node in exported_program.graph.nodes if node.op == "call_function")
             plain = [XNNPACKRemoveCloneOpsTransform] if all(map(_is_plain, calls)) else None
-            super().__init__(program, passes or plain)
+            super().__init__(exported_program, passes or plain)
 
     return NeededPasses
 
@@ -68,14 +68,14 @@ def sort_in_place(_: object) -> Callable[[GraphModule], GraphModule]:
     return sort_nodes
 
 
-def sort_nodes(module: GraphModule) -> GraphModule:
+def sort_nodes(gm: GraphModule) -> GraphModule:
     """Put each node of the module's graph after those that it reads, in place.
 
     Nodes that are in order keep it.
     """
     done: set[Node] = set()
     last: Node | None = None
-    waiting: deque[Node] = deque(module.graph.nodes)
+    waiting: deque[Node] = deque(gm.graph.nodes)
     while waiting:
         node = waiting[0]
         missing = [source for source in node.all_input_nodes if source not in done]
@@ -89,7 +89,7 @@ def sort_nodes(module: GraphModule) -> GraphModule:
             last.append(node)
         done.add(node)
         last = node
-    return module
+    return gm
 
 
 class TensorOperands(ScalarToTensorPass, SymToTensorPass, RemoveMixedTypeOperators):
@@ -119,7 +119,7 @@ def joined_passes(passes: Callable[[EdgeCompileConfig], tuple[list[Any], list[An
 def first_of_each(_: object) -> Callable[[list[Tensor]], list[list[Tensor]]]:
     """Take the first element of each tensor [N, ...] alone: passes read no other one."""
 
-    def first(stacked: list[Tensor]) -> list[list[Tensor]]:
-        return [[tensor.select(0, 0) for tensor in stacked]]
+    def first(xs: list[Tensor]) -> list[list[Tensor]]:
+        return [[tensor.select(0, 0) for tensor in xs]]
 
     return first
