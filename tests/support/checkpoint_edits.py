@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -23,3 +24,8 @@ def edit_tensors(directory: Path, change: Callable[[Tensors], Any]) -> None:
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
     save_file(tensors, directory / "model.safetensors")
+
+
+def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
+    """A change for `edit_tensors`: zeros of `shape` by this name."""
+    return lambda tensors: tensors.update({name: torch.zeros(shape)})

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import EagleError
@@ -14,7 +13,7 @@ from eagle_aot.export.drafters.dflash import kind
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets.checkpoint import Checkpoint
-from support.checkpoint_edits import Tensors, edit_tensors
+from support.checkpoint_edits import Tensors, edit_tensors, put
 from support.heads.dflash import CASE, as_speculators, copied_head, dflash_pair
 
 OWN = {"mask_token_id": 319, "target_layer_ids": [1, 3, 4]}
@@ -38,10 +37,6 @@ def test_description_names_the_source_of_each_fact() -> None:
     assert (found["block_size"], found["mask_token_id"], found["chain_len"]) == (6, 319, 5)
     lines = CliRunner().invoke(main, arguments).stdout.splitlines()
     assert any(line.split() == ["lm_head.weight", "the", "target's"] for line in lines)
-
-
-def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
-    return lambda tensors: tensors.update({name: torch.zeros(shape)})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from eagle_aot.common.errors import EagleError
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint, name_of_kind
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets.checkpoint import Checkpoint
-from support.checkpoint_edits import Tensors, edit_tensors
+from support.checkpoint_edits import Tensors, edit_tensors, put
 from support.heads.dflash import CASE as DFLASH_CASE
 from support.heads.dflash2 import CASES, SPECULATORS, Z_LAB, changed_head, dflash2_pair
 
@@ -87,10 +87,6 @@ def test_unsupported_configs_are_refused_by_name(
 ) -> None:
     with pytest.raises(EagleError, match=message):
         dflash2_pair(case, changed_head(tmp_path, case, **changes))
-
-
-def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
-    return lambda tensors: tensors.update({name: torch.zeros(shape)})
 
 
 @pytest.mark.parametrize(("change", "message"), [

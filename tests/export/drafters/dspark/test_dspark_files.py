@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.export.drafters.registry import HEADS, name_of_kind
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets.checkpoint import Checkpoint
-from support.checkpoint_edits import Tensors, edit_tensors
+from support.checkpoint_edits import Tensors, edit_tensors, put
 from support.heads.dspark import CASES, DEEPSPEC, SPECULATORS, changed_head, dspark_pair
 
 DFLASH = {"mask_token_id": 319, "target_layer_ids": [0, 2, 4]}
@@ -128,10 +127,6 @@ def test_unsupported_configs_are_refused_by_name(
 ) -> None:
     with pytest.raises(EagleError, match=message):
         dspark_pair(case, changed_head(tmp_path, case, **changes))
-
-
-def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
-    return lambda tensors: tensors.update({name: torch.zeros(shape)})
 
 
 @pytest.mark.parametrize(("change", "message"), [

@@ -19,7 +19,7 @@ from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from support.checkpoint_edits import Tensors, edit_config, edit_tensors
+from support.checkpoint_edits import Tensors, edit_config, edit_tensors, put
 from support.golden_cases import GOLDEN
 from support.heads.assistants import assistant_pair
 
@@ -103,10 +103,6 @@ def test_tables_that_are_not_tied_are_both_read(assistant: Path) -> None:
 
 def drop(name: str) -> Callable[[Tensors], Any]:
     return lambda tensors: tensors.pop(name)
-
-
-def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
-    return lambda tensors: tensors.update({name: torch.zeros(shape)})
 
 
 Q, K = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"
