@@ -3,15 +3,19 @@
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.triton_kernels.residual_norm import residual_norm
+
 
 class RMSNorm(nn.Module):
     """`x / sqrt(mean(x^2) + eps) * weight` along the last dimension, accumulated in float32.
 
     The weight multiplies as it is (not `1 + weight`), as in Gemma 4, Llama, Qwen3 and every EAGLE-3
-    head. `dim=None` normalises without a weight.
+    head. `dim=None` normalises without a weight. With `uses_operator`, which needs one, `x` is
+    [1, T, dim], and a GPU's program has the kernel that normalises behind branches.
     """
 
     weight: nn.Parameter | None
+    uses_operator = False
 
     def __init__(self, dim: int | None, eps: float, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -21,6 +25,10 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `x` [..., dim]; same shape and dtype."""
+        if self.uses_operator:
+            assert self.weight is not None
+            nothing = torch.zeros_like(x).unsqueeze(0)
+            return residual_norm(nothing, x, None, None, self.weight, 0.0, self.eps)[1]
         wide = cast(x, torch.float32)
         normed = wide * torch.rsqrt((wide * wide).mean(dim=-1, keepdim=True) + self.eps)
         if self.weight is not None:

@@ -29,12 +29,16 @@ def counts(program: torch.export.ExportedProgram) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     ("target", "layers", "expected"),
     [
-        ("gemma4-31b", 7, (6, 4, 2)),  # sliding and full layers; the first and last product stay
-        ("qwen3-32b", 2, (1, 4, 2)),
-        ("qwen2.5-7b", 2, (1, 4, 2)),  # biases are added to the result
-        ("llama-3.1-8b", 2, (1, 4, 2)),
-        ("qwen3-4b", 2, (0, 8, 4)),  # gate and up are split
-        ("qwen3-30b-a3b", 2, (0, 4, 4)),  # experts
+        (
+            "gemma4-31b",
+            7,
+            (6, 4, 3),
+        ),  # sliding and full layers; the first and last products and norms stay
+        ("qwen3-32b", 2, (1, 4, 3)),
+        ("qwen2.5-7b", 2, (1, 4, 3)),  # biases are added to the result
+        ("llama-3.1-8b", 2, (1, 4, 3)),
+        ("qwen3-4b", 2, (0, 8, 5)),  # gate and up are split
+        ("qwen3-30b-a3b", 2, (0, 4, 5)),  # experts
     ],
 )
 def test_layers_of_published_targets(
