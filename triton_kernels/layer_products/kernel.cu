@@ -108,33 +108,32 @@ __device__ __forceinline__ void add(float (&acc)[4], const uint4& v) {
 
 struct Product {
   const uint8_t *codes, *scales;
-  int tiles, blocks, splits;  // of 128 outputs; of 128 columns; programs among which K is split
-  bool even;                  // or programs have even shares of all blocks, and hand sums on
-  __device__ int steps() const { return (blocks + splits - 1) / splits; }
+  int tiles, blocks, splits, steps;  // of 128 outputs; of 128 columns; programs among which K is split; their blocks
+  bool even;                         // or programs have even shares of all blocks, and hand sums on
 };
 
 struct Piece {
   int tile, split, first, last;  // blocks of columns
 };
 
-// The i-th piece of a product that a program computes; false if there is none.
+// The i-th piece of a product that a program computes; false if there is none. Divisors are constants, for speed.
 __device__ __forceinline__ bool piece_of(const Product& p, int program, int i, Piece& piece) {
-  if (p.even) {
+  if (p.even) {  // gate and up
     // First the start of the last tile, which another program goes on with, and last the end of the first one,
     // which another has begun: nobody waits long.
-    int all = p.tiles * p.blocks, from = program * all / PROGRAMS, to = (program + 1) * all / PROGRAMS;
-    int first_tile = from / p.blocks, last_tile = (to - 1) / p.blocks, n = last_tile - first_tile + 1;
+    const int all = 2 * MLP / 128 * TILES, from = program * all / PROGRAMS, to = (program + 1) * all / PROGRAMS;
+    const int first_tile = from / TILES, last_tile = (to - 1) / TILES, n = last_tile - first_tile + 1;
     piece.tile = i == 0 ? last_tile : i == n - 1 ? first_tile : first_tile + i;
     piece.split = 0;
-    piece.first = max(from - piece.tile * p.blocks, 0);
-    piece.last = min(to - piece.tile * p.blocks, p.blocks);
+    piece.first = max(from - piece.tile * TILES, 0);
+    piece.last = min(to - piece.tile * TILES, TILES);
     return i < n;
   }
-  int unit = program + i * PROGRAMS;
-  piece.split = unit / p.tiles;
+  const int unit = program + i * PROGRAMS;
+  piece.split = p.tiles == TILES ? unit / TILES : unit / (PROJECTED / 128);
   piece.tile = unit - piece.split * p.tiles;
-  piece.first = piece.split * p.steps();
-  piece.last = min(piece.first + p.steps(), p.blocks);
+  piece.first = piece.split * p.steps;
+  piece.last = min(piece.first + p.steps, p.blocks);
   return unit < p.tiles * p.splits;
 }
 
@@ -149,13 +148,15 @@ struct Ring {
 };
 
 // Two slots of each set are on their way at a time: with one, memory is not busy; with more, results that programs wait for
-// queue up after weights.
-__device__ __forceinline__ void fetch_weights(const Product& p, int program, Ring& ring, uint64_t policy) {
+// queue up after weights. The first SLOW slots of a product come one at a time, while programs wait for its x.
+#define SLOW 4
+__device__ __forceinline__ void fetch_weights(const Product& p, int program, Ring& ring, uint64_t policy, bool waits) {
   Piece piece;
+  int slot = 0;
 #pragma unroll 1
   for (int i = 0; piece_of(p, program, i, piece); i++)
 #pragma unroll 1
-    for (int b = piece.first; b < piece.last; b += 2) {
+    for (int b = piece.first; b < piece.last; b += 2, slot++) {
       int n = min(2, piece.last - b);
       size_t block = (size_t)piece.tile * p.blocks + b;
       uint32_t full = ring.full + 8 * ring.at, to = ring.slots + ring.at * SLOT;
@@ -163,7 +164,10 @@ __device__ __forceinline__ void fetch_weights(const Product& p, int program, Rin
       expect(full, n * (CODES + SCALES));
       bulk_copy(to, p.codes + block * CODES, n * CODES, full, policy);
       bulk_copy(to + 2 * CODES, p.scales + block * SCALES, n * SCALES, full, policy);
-      ring.await_previous();
+      if (waits && slot < SLOW)
+        wait(full, ring.parity);
+      else
+        ring.await_previous();
       ring.next();
     }
 }
@@ -386,8 +390,8 @@ __device__ __forceinline__ void residual_norm(const Norm& n, float* sums, int th
   float scale = scale_of(n);
   stream.load(n.stream, thread);
   if (HAS_POST) post.load(n.post, thread);
-  branch.await_exchanged(n.branch, thread);
   next.load(n.next, thread);
+  branch.await_exchanged(n.branch, thread);
   float factor = HAS_POST ? factor_of(branch, n.post_eps, sums, thread, set) : 0;
 #pragma unroll
   for (int i = 0; i < 4 * CHUNKS; i++)
@@ -518,10 +522,10 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   uint32_t x_at = memory + slots * SLOT;
   auto product = [&](int phase) {
     switch (phase) {
-      case 0: return Product{o_codes, o_scales, TILES, ATTENDED / 128, O_SPLITS, false};
-      case 1: return Product{gate_codes, gate_scales, 2 * MLP / 128, HIDDEN / 128, 1, true};
-      case 2: return Product{down_codes, down_scales, TILES, MLP / 128, DOWN_SPLITS, false};
-      default: return Product{qkv_codes, qkv_scales, PROJECTED / 128, HIDDEN / 128, QKV_SPLITS, false};
+      case 0: return Product{o_codes, o_scales, TILES, ATTENDED / 128, O_SPLITS, STEPS(ATTENDED, O_SPLITS), false};
+      case 1: return Product{gate_codes, gate_scales, 2 * MLP / 128, TILES, 1, TILES, true};
+      case 2: return Product{down_codes, down_scales, TILES, MLP / 128, DOWN_SPLITS, STEPS(MLP, DOWN_SPLITS), false};
+      default: return Product{qkv_codes, qkv_scales, PROJECTED / 128, TILES, QKV_SPLITS, STEPS(HIDDEN, QKV_SPLITS), false};
     }
   };
 
@@ -535,15 +539,16 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
     if (lane == 0) {
       uint64_t policy = read_once();
 #pragma unroll 1
-      for (int phase = 0; phase < 4; phase++) fetch_weights(product(phase), program, ring, policy);
+      for (int phase = 0; phase < 4; phase++) fetch_weights(product(phase), program, ring, policy, phase > 0);
+    } else {
+      const unsigned others = SETS * 31, pieces = (rows + 1) / 2 * (PAIR / 16);
+      for (unsigned i = blockIdx.x * others + set * 31 + lane - 1; i < pieces; i += BLOCKS * others)
+        ((uint4*)emptied)[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
     }
     return;
   }
   meet<THREADS>(3);
 
-  const unsigned multiplying = SETS * WARPS * 32, pieces = (rows + 1) / 2 * (PAIR / 16);
-  for (unsigned i = blockIdx.x * multiplying + thread; i < pieces; i += BLOCKS * multiplying)
-    ((uint4*)emptied)[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
   const Lane own = {exchanged + lane % 4 * (size_t)PAIR, (int)warp % WARPS, (int)lane % 4, (int)lane / 4, rows};
   uint8_t* begun = own.exchanged + BEGUN_AT + (program * WARPS + own.warp) * PART + own.j * 16;
   uint32_t words_at = ring.slots + own.warp * 512 + lane * 16,
@@ -594,7 +599,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
       float acc[4] = {};
       if (p.even && piece.first && own.is_live()) take(acc, begun - WARPS * PART);  // what another program has begun
       __syncwarp();
-      uint32_t x = x_at + lane / 4 * PITCH(whole ? TILES : p.steps()) + (whole ? 256 * piece.first : 0) + lane % 4 * 16;
+      uint32_t x = x_at + lane / 4 * PITCH(whole ? TILES : p.steps) + (whole ? 256 * piece.first : 0) + lane % 4 * 16;
       uint4 of_x[2] = {};  // zeros stand for rows beyond the last
 #pragma unroll 1
       for (int b = piece.first; b < piece.last; b += 2, x += 512) {
