@@ -1,6 +1,8 @@
-"""Join what lies between the attentions of two layers into `eagle_aot::layer_products`."""
+"""Join what lies between the attentions of two layers into `eagle_aot::layer_products`, with the
+second of them into `eagle_aot::layer_attention`."""
 
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,8 @@ from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.export.prepare.dense_rows import insert_call, replace_node
 from eagle_aot.triton_kernels.layer_products.op import (
     EMPTY,
+    RANKS,
+    attends,
     exchanged_size,
     is_joinable,
     is_served,
@@ -23,6 +27,14 @@ NORM = torch.ops.eagle_aot.residual_norm.default
 FLATTEN = torch.ops.aten.flatten.using_ints
 FULL = torch.ops.aten.full.default
 JOINED = torch.ops.eagle_aot.layer_products.default
+STORE = torch.ops.eagle_aot.norm_rope_store.default
+ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
+WITH_ATTENTION = torch.ops.eagle_aot.layer_attention.default
+SHAPES = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze")
+)
+"""Operators that leave elements in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +60,14 @@ def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
     ends = map(_ending_with, program.graph.find_nodes(op="call_function", target=PRODUCT))
     found = [b for b in ends if b is not None and _is_served(b, multiprocessors)]
     if found:
-        size = max(exchanged_size(*b.weights(), multiprocessors) for b in found)
+        heads = [_heads(b, multiprocessors) for b in found]
+        sizes = zip(found, heads, strict=True)
+        size = max(exchanged_size(*b.weights(), multiprocessors, n) for b, n in sizes)
         exchanged = _full_of_empty(program.graph, found[0], size)
-        for between in found:
+        for between, attending in zip(found, heads, strict=True):
             exchanged = _join(program, between, exchanged, multiprocessors)
+            if attending:
+                exchanged = _join_attention(program, exchanged)
     program.graph_module.recompile()
 
 
@@ -154,13 +170,93 @@ def _join(
     replace_node(program, qkv, parts)
     for result in list(down_norm.users):
         replace_node(program, result, normed if result.args[1] else stream)
-    inner = {out, out_norm, *out_norm.users, gate, down.args[0], down, down_norm}
-    for node in reversed([node for node in graph.nodes if node in inner]):
-        graph.erase_node(node)
+    _erase(graph, {out, out_norm, *out_norm.users, gate, down.args[0], down, down_norm})
     return emptied
+
+
+def _erase(graph: Graph, nodes: Collection[Any]) -> None:
+    for node in reversed([node for node in graph.nodes if node in nodes]):
+        graph.erase_node(node)
 
 
 def _result(graph: Graph, joined: Node, at: int) -> Node:
     result = graph.call_function(operator.getitem, (joined, at))
     result.meta = {**joined.meta, "val": joined.meta["val"][at]}
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The nodes of an attention: the store of its heads, itself, and what gives results shapes."""
+
+    store: Node
+    queries: list[Node]
+    attend: Node
+    results: list[Node]
+
+
+def _behind(parts: Node) -> Behind | None:
+    """Return the attention that a product's parts alone go into, None if it is another one."""
+    store = _user(parts, STORE)
+    if store is None:
+        return None
+    queries = _shapes(store)
+    attend = _user([store, *queries][-1], ATTEND)
+    results = [] if attend is None else _shapes(attend)
+    return Behind(store, queries, attend, results) if attend is not None and results else None
+
+
+def _shapes(node: Node) -> list[Node]:
+    """Return the chain of nodes that only give a node's elements other shapes."""
+    users = list(node.users)
+    is_shape = len(users) == 1 and getattr(users[0].target, "overloadpacket", None) in SHAPES
+    return [users[0], *_shapes(users[0])] if is_shape else []
+
+
+def _user(node: Node, target: object) -> Node | None:
+    """Return the only user of a node if it is a call of `target`."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target is target else None
+
+
+def _heads(between: Between, multiprocessors: int) -> int:
+    """Return how many query heads attend behind the products in the same kernel; 0 if none do."""
+    behind = _behind(between.products[3])
+    if behind is None or not isinstance(behind.store.args[3], Node):
+        return 0
+    cache, heads = argument_tensor(behind.store.args[5]), behind.store.args[10]
+    window, sources = behind.attend.args[7], behind.store.args[8]
+    assert isinstance(heads, int) and isinstance(window, int)
+    moves = 2 * RANKS if sources is None else argument_tensor(sources).shape[1]
+    projected = argument_tensor(between.products[3]).shape[-1]
+    head_dim = argument_tensor(behind.store).shape[-1]
+    served = attends((heads, head_dim), cache, window, projected, multiprocessors)
+    return heads if served and moves == 2 * RANKS and behind.store.args[13] == cache.dtype else 0
+
+
+def _join_attention(program: ExportedProgram, emptied: Node) -> Node:
+    """Replace a joined node and the attention behind it by one, and return what the next one
+    exchanges. What reads the node before the attention is left alone, with the node."""
+    joined = emptied.args[0]
+    assert isinstance(joined, Node)
+    results = {node.args[1]: node for node in joined.users}
+    behind = _behind(results[0])
+    assert behind is not None
+    order = {node: number for number, node in enumerate(program.graph.nodes)}
+    others = [user for at, node in results.items() if at for user in node.users]
+    if any(order[user] < order[behind.results[-1]] for user in others):
+        return emptied
+    _, k, _, *attend = behind.attend.args
+    slots = argument_tensor(k).shape[2]
+    arguments = *joined.args, *behind.store.args[1:13], *attend[:3], slots, *attend[3:]
+    graph = program.graph
+    with graph.inserting_before(behind.results[-1]):
+        whole = insert_call(graph, behind.results[-1], WITH_ATTENTION, *arguments)
+        found = [_result(graph, whole, at) for at in range(4)]
+    replace_node(program, behind.results[-1], found[0])
+    for at in (1, 2, 3):
+        if at in results:
+            replace_node(program, results[at], found[at])
+    shapes = *behind.queries, *behind.results
+    _erase(graph, {joined, *joined.users, behind.store, behind.attend, *shapes})
+    return found[3]

@@ -1,8 +1,10 @@
 """The CUDA source of layers as one kernel, with fibers of a CPU for threads: its exchanges, shapes
 and places in memory. Bits, whose order of sums is the tensor cores', are compared on a GPU."""
 
+import math
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from ctypes import CDLL, c_bool, c_void_p
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from torch import Tensor
 
 import support.kernels
 from eagle_aot.triton_kernels.layer_products import op
-from support.kernels.layer_cases import LayerCase
+from support.kernels.layer_cases import LayerCase, attention_behind
+from support.kernels.sdpa_cases import Layer, chain, tree
 
 pytestmark = pytest.mark.skipif(
     None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs nvcc and g++"
@@ -29,14 +32,22 @@ SPLITS = [3, 1, 2, 2]
 """Of K. Some programs have several parts of the first product, others none."""
 
 
-def compiled(case: LayerCase, eps: list[float], pair: int, directory: Path) -> CDLL:
+def compiled(
+    case: LayerCase,
+    eps: list[float],
+    pair: int,
+    directory: Path,
+    splits: Sequence[int] = SPLITS,
+    attention: Mapping[str, float] | None = None,
+) -> CDLL:
     """Compile `layer` of `layer_products_on_cpu.cpp`; `pair` is in bytes."""
     sizes = {
         "HIDDEN": case.hidden, "MLP": case.mlp, "ATTENDED": case.attended, "BLOCKS": BLOCKS,
-        "PROJECTED": case.projected, "O_SPLITS": SPLITS[0], "DOWN_SPLITS": SPLITS[2],
-        "QKV_SPLITS": SPLITS[3], "HAS_POST": int(case.has_posts), "HAS_SCALE": int(case.has_scale),
+        "PROJECTED": case.projected, "O_SPLITS": splits[0], "DOWN_SPLITS": splits[2],
+        "QKV_SPLITS": splits[3], "HAS_POST": int(case.has_posts), "HAS_SCALE": int(case.has_scale),
         "SILU": int(case.activation == "silu"), "SHARED": op.SHARED, "PAIR": pair,
         "LAUNCHED": 32 * op.SETS * (op.WARPS + 1), "KERNEL": f'"{SOURCE}"',
+        "ATTENDS": int(attention is not None), **(attention or {}),
         **dict(zip(("POST_EPS1", "NEXT_EPS1", "POST_EPS2", "NEXT_EPS2"), eps, strict=True)),
     }  # fmt: skip
     folder, library = Path(support.kernels.__path__[0]), directory / "layer.so"
@@ -48,9 +59,16 @@ def compiled(case: LayerCase, eps: list[float], pair: int, directory: Path) -> C
 
 
 def run(
-    layer: Any, x: tuple[Tensor, Tensor], exchanged: Tensor, weights: tuple[Any, ...]
+    layer: Any,
+    x: tuple[Tensor, Tensor],
+    exchanged: Tensor,
+    weights: tuple[Any, ...],
+    seed: int,
+    heads: Sequence[Tensor] = (),
 ) -> list[Tensor]:
-    """Return what the kernel computes: exchanged memory, emptied, streams, norm and parts."""
+    """Return what the kernel computes: exchanged memory, emptied, streams, norm and parts.
+
+    `heads` are its arguments of attention."""
     codes, scales, splits, posts, following, scale, *_ = weights
     like, rows, width = x[1], x[1].shape[1], codes[3].shape[0] * 128
     outputs = [
@@ -63,8 +81,8 @@ def run(
     inputs = [*x, *pairs, *norms]
     layer.restype = c_bool
     addresses = [(c_void_p * len(group))(*(each.data_ptr() for each in group))
-                 for group in (inputs, outputs)]  # fmt: skip
-    assert layer(*addresses, rows, rows), "threads wait for each other"
+                 for group in (inputs, outputs, heads)]  # fmt: skip
+    assert layer(*addresses, rows, seed), "threads wait for each other"
     return outputs
 
 
@@ -78,9 +96,58 @@ def test_it_computes_what_separate_operators_do(name: str, tmp_path: Path) -> No
         x = case.rows(rows, "cpu")
         exchanged = case.exchanged(weights)
         *expected, _ = op.separate_kernels(*x, exchanged, *weights)
-        _, emptied, _, stream, normed, parts = run(library.layer, x, exchanged, weights)
+        _, emptied, _, stream, normed, parts = run(library.layer, x, exchanged, weights, rows)
         sums = parts.sum(0), expected[0].float().sum(0)  # on a CPU it is all in the first part
         for found, wanted in (sums, (stream, expected[1]), (normed, expected[2])):
             error = (found.float() - wanted.float()).norm() / wanted.float().norm()
             assert error < 0.01, "bfloat16 has eight bits"
         assert (emptied[: emptied.numel() // 4 * ((rows + 1) // 2)] == op.EMPTY).all()
+
+
+ATTENDING = LayerCase(512, 512, 512, 1024)
+HEADS = Layer(heads=2, kv_heads=1, head_dim=256, window=1024, dtype=torch.bfloat16)
+TEXTS = {
+    "nothing committed": chain(9, 4),
+    "one row": chain(700, 1),
+    "parts of two chunks": chain(1500, 8),
+    "a tree where the ring begins again": tree(2047, (-1, 0, 0, 1, 1, 2, 3, 5)),
+}
+
+
+@pytest.fixture(scope="module")
+def attending(tmp_path_factory: pytest.TempPathFactory) -> tuple[CDLL, tuple[Any, ...], int]:
+    """A library, the weights of its layer, and how much it exchanges."""
+    weights = ATTENDING.weights("cpu", BLOCKS)
+    weights[2][:] = [2, 1, 2, 2]
+    size = op.exchanged_size(weights[0], weights[2], BLOCKS, HEADS.heads)
+    macros = {
+        "HEADS": HEADS.heads, "GROUP": HEADS.heads // HEADS.kv_heads, "WINDOW": HEADS.window,
+        "RING_SLOTS": HEADS.ring, "SLOTS": HEADS.ring + 8, "KEY_PITCH": HEADS.head_dim,
+        "OF_HEAD": 2 * (HEADS.ring + 8) * HEADS.head_dim, "HEAD_EPS": 1e-6,
+        "SCALE": HEADS.scale * math.log2(math.e), "NORM_VALUES": 1, "MOVES": 2 * op.RANKS,
+    }  # fmt: skip
+    folder = tmp_path_factory.mktemp("attending")
+    return compiled(ATTENDING, weights[7], size, folder, weights[2], macros), weights, size
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_attention_behind_is_that_of_separate_operators(name: str, attending: Any) -> None:
+    """Of the second of two texts. An entry before the rows is moved; theirs are not stored yet."""
+    library, weights, size = attending
+    store, attend = attention_behind(HEADS, TEXTS[name])
+    before, caches, integers = store[:4], store[4:6], store[6:9] + attend[:3]
+    rows = len(integers[0])
+    x = ATTENDING.rows(rows, "cpu")
+    exchanged = torch.full((size,), op.EMPTY, dtype=torch.int32)
+    found, expected = ([cache.clone() for cache in caches] for _ in range(2))
+    wanted, *_ = op.layer_attention(
+        *x, exchanged, *weights, *before, *expected, *store[6:], *attend
+    )
+    out = torch.empty_like(wanted)
+    heads = [*found, out, *before, *integers]
+    outputs = run(library.layer, x, exchanged, weights, rows, heads)
+    for a, b in ((out, wanted), *zip(found, expected, strict=True)):
+        seen = ~b.isnan()
+        assert torch.equal(a.isnan(), b.isnan())
+        assert (a - b)[seen].float().norm() / b[seen].float().norm() < 0.02
+    assert (outputs[1][: size // 4 * ((rows + 1) // 2)] == op.EMPTY).all()

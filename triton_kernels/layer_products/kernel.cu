@@ -13,6 +13,8 @@
 // roundings are those of int4_small_m_kernel and residual_norm_kernel: results are the same to the bit, for the
 // scales that `unpacked` names.
 //
+// With ATTENDS the next layer's attention follows, of one text: see `attention.cuh`.
+//
 // Sizes are macros, which `kernel.py` defines: the widths HIDDEN, MLP, ATTENDED and PROJECTED (of q/k/v), O_SPLITS,
 // DOWN_SPLITS, QKV_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both norms, and
 // the bytes SHARED and PAIR, and LAUNCHED threads.
@@ -39,7 +41,18 @@
 #define BRANCH_AT (BEGUN_AT + PROGRAMS * WARPS * PART)
 #define NORMED_AT (BRANCH_AT + 2 * 4 * HIDDEN)
 #define MLP_AT (NORMED_AT + 2 * 4 * HIDDEN)
-static_assert(MLP_AT + 4 * MLP <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as kernel.py has it");
+#if ATTENDS
+// Then what heads need: parts of their queries, keys and values, and parts of attention.
+#define CHUNKS_SEEN ((WINDOW - 16 + 15 + 128 - 2) / 128 + 1)
+#define PARTS (CHUNKS_SEEN + 1)
+#define PROJECTED_AT (MLP_AT + 4 * MLP)
+#define UNITS_AT (PROJECTED_AT + QKV_SPLITS * 2 * PROJECTED * 4)
+#define STATS_AT (UNITS_AT + HEADS / GROUP * PARTS * 2 * GROUP * 512)
+#define PAIR_END (STATS_AT + HEADS / GROUP * PARTS * 2 * GROUP * 16)
+#else
+#define PAIR_END (MLP_AT + 4 * MLP)
+#endif
+static_assert(PAIR_END <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as kernel.py has it");
 
 // Shared memory has the columns of x that a product needs, for both sets: they compute neighbouring tiles, of one part of
 // K if it is split. They lie as lanes need them: see `place_of`. Rows have padding against conflicts of banks. A row alone
@@ -498,15 +511,44 @@ __device__ __forceinline__ void store_parts(const Lane& lane, const Piece& piece
     }
 }
 
+#if ATTENDS
+#include "attention.cuh"
+
+// What a program has of the next projections, for the heads of all blocks.
+__device__ __forceinline__ void give_projected(const Lane& lane, const Piece& piece, const float (&acc)[4]) {
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    int output = (piece.split * 2 + k) * PROJECTED + 128 * piece.tile + 16 * lane.warp + lane.j;
+    uint8_t* at = lane.exchanged + PROJECTED_AT + output * 4;
+    if (2 * lane.pair + k < lane.rows) give(at, __float_as_uint(acc[k])), give(at + 32, __float_as_uint(acc[2 + k]));
+  }
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o_codes, const uint8_t* o_scales,
                       const uint8_t* gate_codes, const uint8_t* gate_scales, const uint8_t* down_codes,
                       const uint8_t* down_scales, const uint8_t* qkv_codes, const uint8_t* qkv_scales, const bf16* post1,
                       const bf16* next1, const bf16* post2, const bf16* scale2, const bf16* next2, uint8_t* exchanged,
-                      uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows) {
+                      uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows
+#if ATTENDS
+                      , bf16* k, bf16* v, bf16* attended2, const float* cos, const float* sin, const bf16* q_weight,
+                      const bf16* k_weight, const long long* row_slots, const long long* sources, const long long* targets,
+                      const long long* positions, const long long* sequences, const long long* tail, int attends
+#endif
+                      ) {
   const uint32_t memory = shared_address(dynamic_shared());
   auto& barriers = static_shared<uint64_t[SETS][2 * MOST_SLOTS]>();
   auto& sums = static_shared<float[SETS][8]>();
+#if ATTENDS
+  const uint32_t entry_barriers = shared_address(&static_shared<uint64_t[4]>());
+  const int head = blockIdx.x / RANKS, rank = blockIdx.x % RANKS;
+  const bool has_head = attends && head < HEADS / GROUP;
+  auto of_head = [&] {
+    return Attention{k + (size_t)head * OF_HEAD, v + (size_t)head * OF_HEAD, cos, sin, q_weight, k_weight, row_slots, positions,
+                     tail, exchanged, attended2, memory, entry_barriers, rows, head, rank, sequences[0] * SLOTS};
+  };
+#endif
   unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   // warps 0 to 15 multiply; 16 and 17 fetch weights
   int set = warp < SETS * WARPS ? warp / WARPS : warp % SETS, program = SETS * blockIdx.x + set;
@@ -532,6 +574,10 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   if (warp >= SETS * WARPS) {
     if (lane == 0) {
       for (int i = 0; i < ring.length; i++) init(ring.full + 8 * i, 1), init(ring.empty + 8 * i, WARPS);
+#if ATTENDS
+      if (set == 0) init(entry_barriers, CHUNK), init(entry_barriers + 8, CHUNK), init(entry_barriers + 16, 2 * TAIL),
+                      init(entry_barriers + 24, SETS * WARPS);
+#endif
       publish_barriers();
     }
     __syncwarp();
@@ -545,6 +591,10 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
       for (unsigned i = blockIdx.x * others + set * 31 + lane - 1; i < pieces; i += BLOCKS * others)
         ((uint4*)emptied)[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
     }
+    __syncwarp();
+#if ATTENDS
+    if (has_head) of_head().fetch(set, lane);
+#endif
     return;
   }
   meet<THREADS>(3);
@@ -623,10 +673,22 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
         give_hidden(own, piece, acc);
       else if (phase == 2)
         give_branch<DOWN_SPLITS>(own, piece, acc, DOWN_AT, BRANCH_AT + 4 * HIDDEN);
+#if ATTENDS
+      else if (attends)
+        give_projected(own, piece, acc);
+#endif
       else
         store_parts(own, piece, acc, out);
     }
+#if ATTENDS && MOVES
+    if (phase == 0 && has_head && set == 1)
+      move_entries(k + (size_t)head * OF_HEAD, v + (size_t)head * OF_HEAD, sources, targets, rank, warp - WARPS, lane);
+    __syncwarp();
+#endif
     int r = PROGRAMS - 1 - program;  // the last programs have the fewest pieces of these products
     if (!is_alone && r < rows && !whole) residual_norm(norm_behind(phase == 2, r), sums[set], thread % 256, set);
   }
+#if ATTENDS
+  if (has_head) of_head().run(thread);
+#endif
 }

@@ -88,7 +88,36 @@ def launch(
 
     For every number of rows either this kernel's grid is empty or those of all others are.
     """
+    results, operands, sizes = prepare(
+        attended, stream, exchanged, codes, scales, splits, post_weights, next_weights, scale,
+        activation, eps, multiprocessors,
+    )  # fmt: skip
     rows = stream.shape[-2]
+    wrap_triton(layer_products_kernel)[(multiprocessors * one_if_positive(ROWS + 1 - rows),)](
+        *operands,
+        rows,
+        CUDA=described({**sizes, "ATTENDS": 0}),
+        num_warps=SETS * WARPS,
+    )
+    return results
+
+
+def prepare(
+    attended: Tensor,
+    stream: Tensor,
+    exchanged: Tensor,
+    codes: list[Tensor],
+    scales: list[Tensor],
+    splits: list[int],
+    post_weights: list[Tensor],
+    next_weights: list[Tensor],
+    scale: Tensor | None,
+    activation: str,
+    eps: list[float],
+    multiprocessors: int,
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], list[Tensor], dict[str, int | float]]:
+    """Launch what more rows need, and return the results of `launch`, [S, 1, R, N], [1, R, H] twice
+    and what is exchanged; the first arguments of the CUDA kernel; and its sizes."""
     posts = post_weights or next_weights
     attended, stream = attended.contiguous(), stream.contiguous()
     kernels = partial(small_m.launch, above=ROWS), partial(residual_norm.launch, above=ROWS)
@@ -110,7 +139,7 @@ def launch(
         "SILU": int(activation == "silu"),
         **dict(zip(("POST_EPS1", "NEXT_EPS1", "POST_EPS2", "NEXT_EPS2"), eps, strict=True)),
     }
-    wrap_triton(layer_products_kernel)[(multiprocessors * one_if_positive(ROWS + 1 - rows),)](
+    operands = [
         attended,
         stream,
         *(tensor for pair in zip(codes, scales, strict=True) for tensor in pair),
@@ -125,11 +154,8 @@ def launch(
         stream2,
         normed2,
         out,
-        rows,
-        CUDA=described(sizes),
-        num_warps=SETS * WARPS,
-    )
-    return out, stream2, normed2, emptied
+    ]
+    return (out, stream2, normed2, emptied), operands, sizes
 
 
 def described(sizes: dict[str, int | float]) -> str:
@@ -145,7 +171,7 @@ def described(sizes: dict[str, int | float]) -> str:
 @cache
 def digest() -> str:
     """Return a digest of the sources: in Triton's cache, each version has an entry of its own."""
-    sources = SOURCE, SOURCE.with_name("ptx.cuh"), Path(__file__)
+    sources = *sorted(SOURCE.parent.glob("*.cu*")), Path(__file__)
     return hashlib.sha256(b"".join(map(Path.read_bytes, sources))).hexdigest()[:16]
 
 

@@ -17,7 +17,10 @@ from torch.library import custom_op, triton_op
 from eagle_aot.triton_kernels.int4_gemm.api import none_is_idle
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, TILE_N, group_of
+from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.residual_norm import residual_norm
+from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
 GROUP = 32
 """The group size of the weights that the kernel reads."""
@@ -33,6 +36,13 @@ SHARED, SLOT = 231_936, 18_432
 
 EMPTY = -1
 """What memory that programs exchange holds at first."""
+
+HEAD_DIM, WINDOW, RANKS, ITEMS, PARTS = 256, 1024, 8, 16, 10
+"""What attention behind the products is written for: elements of a head, keys of a window; blocks
+of a key/value head; rows and heads of a tile; parts of a row, nine chunks and its tail."""
+
+TILES = 16, 64, 128, 9, 4
+"""Rows, keys, keys of a chunk, chunks and warps of the kernels whose order of sums it has."""
 
 # `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
@@ -59,13 +69,17 @@ def is_served(codes: list[Tensor], splits: list[int], multiprocessors: int) -> b
     return wide and slots >= 2 * SETS and pairs and full
 
 
-def exchanged_size(codes: list[Tensor], splits: list[int], multiprocessors: int) -> int:
+def exchanged_size(
+    codes: list[Tensor], splits: list[int], multiprocessors: int, heads: int = 0
+) -> int:
     """Return how many numbers of four bytes programs exchange, sums by warps and rows, for the
-    `codes` [tiles, blocks, words] and `splits` of `layer_products`."""
+    `codes` [tiles, blocks, words] and `splits` of `layer_products`; and parts of projections and of
+    attention, if `heads` query heads attend."""
     out, gate, *_ = codes
     sums = (splits[0] + splits[2]) * out.shape[0] + SETS * multiprocessors
     rows = 4 * out.shape[0] * TILE_N + gate.shape[0] * TILE_N // 2
-    return ROWS * (sums * WARPS * 16 + rows // 2)
+    attention = splits[3] * codes[3].shape[0] * TILE_N + heads * PARTS * (HEAD_DIM // 2 + 4)
+    return ROWS * (sums * WARPS * 16 + rows // 2 + (attention if heads else 0))
 
 
 @_operator("eagle_aot::layer_products", mutates_args={})
@@ -163,3 +177,123 @@ def _shapes(
     dtype = stream.dtype if splits[3] == 1 else torch.float32
     parts = stream.new_empty((splits[3], *stream.shape[:-1], width), dtype=dtype)
     return parts, torch.empty_like(stream), torch.empty_like(stream), torch.empty_like(exchanged)
+
+
+def attends(
+    q_shape: tuple[int, int], cache: Tensor, window: int, projected: int, multiprocessors: int
+) -> bool:
+    """Whether the kernel attends behind its products: with heads and elements of `q_shape`, the
+    `cache` [kv_heads, slots, D] of keys and as many outputs of the projections as `projected`."""
+    (heads, head_dim), kv_heads = q_shape, cache.shape[0]
+    tiling = choose_tiling(heads, kv_heads, head_dim, window, int8=False)
+    tiles = tiling.row_tile, tiling.key_tile, tiling.chunk, tiling.splits, tiling.warps
+    of_element = cache.stride(2)
+    fits = ROWS * heads <= ITEMS * kv_heads and RANKS * kv_heads <= multiprocessors
+    return (
+        (cache.dtype, head_dim, window, tiles) == (torch.bfloat16, HEAD_DIM, WINDOW, TILES)
+        and (of_element, projected) == (1, (heads + 2 * kv_heads) * HEAD_DIM)
+        and fits
+    )
+
+
+@_operator("eagle_aot::layer_attention", mutates_args={"k_cache", "v_cache"})
+def layer_attention(
+    attended: Tensor,
+    stream: Tensor,
+    exchanged: Tensor,
+    codes: list[Tensor],
+    scales: list[Tensor],
+    splits: list[int],
+    post_weights: list[Tensor],
+    next_weights: list[Tensor],
+    scale: Tensor | None,
+    activation: str,
+    eps: list[float],
+    multiprocessors: int,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    row_slots: Tensor,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    heads: int,
+    norm_values: bool,
+    head_eps: float,
+    positions: Tensor,
+    sequences: Tensor,
+    tail: Tensor,
+    slots: int,
+    attention_scale: float,
+    window: int,
+    ring: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Do what `layer_products`, `norm_rope_store` and `sdpa_splitk` do one after another.
+
+    Returns what the next layer's attention gives [1, R, heads * D], and the last three results of
+    `layer_products`. Arguments are theirs in turn; a text has `slots` of the caches. For rows of
+    one text the kernel of `kernel.cu` does everything; for others it leaves attention to theirs.
+    """
+    from eagle_aot.triton_kernels.layer_products.attention import launch
+
+    layer = (
+        attended, stream, exchanged, codes, scales, splits, post_weights, next_weights, scale,
+        activation, eps, multiprocessors,
+    )  # fmt: skip
+    store = (
+        cos, sin, q_weight, k_weight, k_cache, v_cache, row_slots, sources, targets, heads,
+        norm_values, head_eps,
+    )  # fmt: skip
+    return launch(layer, store, (positions, sequences, tail, slots, attention_scale, window, ring))
+
+
+@layer_attention.register_kernel("cpu")
+def _all_separate(
+    attended: Tensor, stream: Tensor, exchanged: Tensor, *arguments: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    parts, *others = separate_kernels(attended, stream, exchanged, *arguments[:9])
+    stream, normed, emptied = others
+    return separate_attention(parts, *arguments[9:]), stream, normed, emptied
+
+
+@layer_attention.register_fake
+def _shapes_behind(
+    attended: Tensor, stream: Tensor, exchanged: Tensor, *arguments: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    k_cache, heads = arguments[13], arguments[18]
+    behind = stream.new_empty((*stream.shape[:-1], heads * k_cache.shape[-1]))
+    return behind, torch.empty_like(stream), torch.empty_like(stream), torch.empty_like(exchanged)
+
+
+def separate_attention(
+    parts: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    row_slots: Tensor,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    heads: int,
+    norm_values: bool,
+    head_eps: float,
+    positions: Tensor,
+    sequences: Tensor,
+    tail: Tensor,
+    slots: int,
+    *scale_window_and_ring: Any,
+) -> Tensor:
+    """Attend by the operators that `layer_attention` replaces, with `parts` [S, 1, R, N]: [1, R,
+    heads * D]."""
+    q = norm_rope_store(
+        parts, cos, sin, q_weight, k_weight, k_cache, v_cache, row_slots, sources, targets, heads,
+        norm_values, head_eps, k_cache.dtype,
+    )  # fmt: skip
+    k, v = (cache.unflatten(1, (-1, slots)) for cache in (k_cache, v_cache))
+    by_text = q.view(*positions.shape, *q.shape[2:])
+    out = sdpa_splitk(by_text, k, v, positions, sequences, tail, *scale_window_and_ring)
+    return out.view(1, q.shape[1], -1)

@@ -28,6 +28,11 @@ __device__ __forceinline__ void store4(uint32_t at, const uint4& v) {
 __device__ __forceinline__ void store1(uint32_t at, uint32_t v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
+__device__ __forceinline__ float load1(uint32_t at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  return v;
+}
 // Loads v, or leaves it as it is.
 __device__ __forceinline__ void load4_if(bool condition, uint4& v, uint32_t at) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
@@ -74,6 +79,21 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, int byt
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+// The same without a policy.
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(barrier)
+               : "memory");
+}
+// Before bulk copies to where this thread stored.
+__device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Brings a line into the cache of this multiprocessor.
+__device__ __forceinline__ void touch(const void* at) {
+  uint32_t v;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(at));
+}
+// Between what this thread stored and what it gives other blocks, which then start bulk copies of it.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.proxy.async.global; fence.acq_rel.gpu;" ::: "memory"); }
 
 // Barriers of some threads of a block: those that wait, and those that do not.
 template <int COUNT>
@@ -94,6 +114,11 @@ __device__ __forceinline__ uint4 look(const void* at) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t look1(const void* at) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+  return v;
+}
 __device__ __forceinline__ void give(void* at, const uint4& v) {
   asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
@@ -101,6 +126,23 @@ __device__ __forceinline__ void give(void* at, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
 
+// Four matrices of 8 x 8 elements of 16 bits, whose rows lane i addresses for matrix i / 8.
+__device__ __forceinline__ uint4 load_matrices(uint32_t at) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 load_transposed(uint32_t at) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
 // d += a x b, of bfloat16: 16 x 16 by 16 x 8.
 __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                          uint32_t b1) {
@@ -118,6 +160,11 @@ __device__ __forceinline__ float divided(float a, float b) {
 __device__ __forceinline__ float power_of_2(float x) {
   float v;
   asm("ex2.approx.f32 %0, %1;" : "=f"(v) : "f"(x));
+  return v;
+}
+__device__ __forceinline__ float flushed_power_of_2(float x) {
+  float v;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
   return v;
 }
 __device__ __forceinline__ float inverse_root(float x) {

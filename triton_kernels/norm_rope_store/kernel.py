@@ -267,10 +267,11 @@ def launch(
     norm_values: bool,
     eps: float,
     dtype: torch.dtype,
+    unless: int = 0,
 ) -> Tensor:
     """Launch the kernel; arguments and result are those of `op.norm_rope_store`.
 
-    Returns queries [1, R, heads, D].
+    Returns queries [1, R, heads, D]. If `unless` is 1, nothing is launched or written.
     """
     (cos, sin), (q_weight, k_weight), (k_cache, v_cache) = angles, weights, caches
     sources, targets = moves
@@ -282,7 +283,7 @@ def launch(
     batch, moved = (1, 0) if sources is None else sources.shape
     tiles = triton.cdiv(rows, TILE) * heads
     stored = triton.cdiv(rows // batch, TILE) * batch * kv_heads
-    wrap_triton(norm_rope_store_kernel)[(tiles + 2 * stored,)](
+    wrap_triton(norm_rope_store_kernel)[((tiles + 2 * stored) * (1 - unless),)](
         parts.contiguous(),
         cos.contiguous(),
         sin.contiguous(),

@@ -183,10 +183,13 @@ def launch(
     window: int,
     ring: int,
     tiling: Tiling | None = None,
+    out: Tensor | None = None,
+    unless: int = 0,
 ) -> Tensor:
     """Launch both kernels; arguments and result are those of `op.sdpa_splitk`, [B, T, heads, D].
 
-    `tiling` replaces the one that the layer's shape has, for comparisons.
+    `tiling` replaces the one that the layer's shape has, for comparisons. The result is written to
+    `out`, if given; if `unless` is 1, nothing is launched or written.
     """
     batch, rows, heads, head_dim = q.shape
     kv_heads = k.shape[0]
@@ -198,13 +201,13 @@ def launch(
     items = batch * rows * heads
     partial = q.new_empty((tiles.splits + 1, items, head_dim), dtype=partial_dtype)
     stats = q.new_empty((3, tiles.splits + 1, items), dtype=torch.float32)
-    out = q.new_empty(q.shape)
+    out = q.new_empty(q.shape) if out is None else out
     layer = {"HEADS": heads, "D": head_dim, "TAIL": tail.shape[2], "WINDOW": window}
     layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
     rows_per_tile, rows_per_tail = tile_rows(tiles, group), tail_rows(tiles, group)
     chunks = triton.cdiv(rows, rows_per_tile) * tiles.splits * (1 if window else 2)
     tails = triton.cdiv(rows, rows_per_tail)
-    wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads,)](
+    wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads * (1 - unless),)](
         q.contiguous(),
         k,
         v,
@@ -233,7 +236,7 @@ def launch(
         **layer,
     )
     width, warps = combine_tile(tiles.splits, head_dim)
-    wrap_triton(sdpa_combine_kernel)[(items, triton.cdiv(head_dim, width))](
+    wrap_triton(sdpa_combine_kernel)[(items * (1 - unless), triton.cdiv(head_dim, width))](
         partial,
         stats,
         positions.contiguous(),

@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from eagle_aot.artifact import TARGET_VERIFY
 from eagle_aot.export import run_check
 from eagle_aot.export.lengths import method_lengths
-from eagle_aot.export.lowering.join_layers import JOINED, NORM, PRODUCT, join_layers
+from eagle_aot.export.lowering.join_layers import (
+    JOINED,
+    NORM,
+    PRODUCT,
+    STORE,
+    WITH_ATTENTION,
+    join_layers,
+)
 from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.export.spec import CUDA
@@ -21,9 +28,10 @@ from support.pairs import dummy, load, short_dummy
 
 
 def counts(program: torch.export.ExportedProgram) -> tuple[int, int, int]:
-    """How many joined layers, products and norms a graph has."""
+    """How many joined layers, with attention or without, products and norms a graph has."""
     targets = [node.target for node in program.graph.nodes]
-    return targets.count(JOINED), targets.count(PRODUCT), targets.count(NORM)
+    joined = targets.count(JOINED) + targets.count(WITH_ATTENTION)
+    return joined, targets.count(PRODUCT), targets.count(NORM)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +61,38 @@ def test_layers_of_published_targets(
     assert counts(programs["prefill"]) == before
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
-def test_a_step_computes_the_same(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batch", [1, 8])
+def test_attention_in_rings_is_joined_too(batch: int) -> None:
+    """Of seven layers five slide, and the first has no layer before it."""
+    arguments = dummy(
+        "gemma4-31b", drafter="ngram", dummy_layers=7, backend="cuda", max_batch_size=batch
+    )
+    program = run_check(arguments)[TARGET_VERIFY]
+    stores = len(program.graph.find_nodes(op="call_function", target=STORE))
+    join_layers(program, 132)
+    joined = program.graph.find_nodes(op="call_function", target=WITH_ATTENTION)
+    left = len(program.graph.find_nodes(op="call_function", target=STORE))
+    assert (stores, len(joined), left) == (7, 5, 2)
+
+
+@pytest.mark.parametrize("attending", [False, True])
+@pytest.mark.parametrize(("drafter", "batch"), [("ngram", 1), ("ngram", 2), ("eagle3", 1)])
+def test_a_step_computes_the_same(
+    drafter: str, batch: int, attending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A drafter reads the streams of three layers, which are results of a joined operator."""
     monkeypatch.setattr(op, "LEAST_WIDTH", 1)
-    lengths = method_lengths(128, 256, 64, 1)
-    pair = pack_int4(load(short_dummy(drafter=drafter), torch.bfloat16, 256, 1).pair, 2)
-    methods = {TARGET_VERIFY: method_specs(pair, lengths)[TARGET_VERIFY]}
+    monkeypatch.setattr("eagle_aot.export.lowering.join_layers.attends", lambda *_: attending)
+    lengths = method_lengths(128, 256, 64, batch)
+    pair = pack_int4(load(short_dummy(drafter=drafter), torch.bfloat16, 256, batch).pair, 2)
+    methods = {TARGET_VERIFY: method_specs(pair, lengths, True)[TARGET_VERIFY]}
     step: list[Any] = [example for example, _ in methods[TARGET_VERIFY].inputs.values()]
-    program = trace_methods(methods, 1, CUDA)[TARGET_VERIFY]
+    program = trace_methods(methods, batch, CUDA)[TARGET_VERIFY]
     expected = program.module()(*step)
     join_layers(program, 2)
     assert counts(program)[0] > 0
+    joined = program.graph.find_nodes(op="call_function", target=WITH_ATTENTION)
+    assert bool(joined) is attending
     for found, wanted in zip(program.module()(*step), expected, strict=True):
         assert torch.equal(found, wanted)
 

@@ -1,4 +1,4 @@
-"""Decoder layers between two attentions, with random packed weights."""
+"""Decoder layers between two attentions, with random packed weights, and the second of these."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import choose_splits
 from eagle_aot.triton_kernels.layer_products.op import EMPTY, exchanged_size
+from support.kernels.sdpa_cases import TAIL, Layer, Text, forward
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,11 @@ class LayerCase:
         )
         return attended, stream
 
-    def exchanged(self, weights: tuple[Any, ...]) -> Tensor:
-        """Return the memory that programs of the kernel exchange for `weights`, empty."""
+    def exchanged(self, weights: tuple[Any, ...], heads: int = 0) -> Tensor:
+        """Return the memory that programs of the kernel exchange for `weights`, empty; with
+        attention of as many query heads as `heads` behind."""
         codes, _, splits, *_, count = weights
-        like, size = codes[0], exchanged_size(codes, splits, count)
+        like, size = codes[0], exchanged_size(codes, splits, count, heads)
         return like.new_full((size,), EMPTY, dtype=torch.int32)
 
 
@@ -69,3 +71,36 @@ def random_weight(features: int, columns: int, device: str) -> tuple[Tensor, Ten
     codes = torch.randint(-(2**15), 2**15, words, dtype=torch.int16, device=device)
     scales = (torch.rand(tiles, blocks, 512, device=device) + 0.2) * columns**-0.5 / 4
     return codes, scales.to(torch.bfloat16)
+
+
+def attention_behind(
+    heads: Layer, *texts: Text, device: str = "cpu"
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what `layer_attention` takes behind a layer, for texts in all caches but the first.
+
+    The entry of the last token but one before the first text's rows is moved, from the slot of its
+    last row if it has several. The entries of rows are not stored yet, and NaN like others that no
+    row sees.
+    """
+    inputs = forward(heads, *texts, caches=range(1, len(texts) + 1), device=device)
+    positions, sequences, tail = inputs.positions, inputs.sequences, inputs.tail
+    slots = inputs.k.shape[2]
+    first = slots * sequences[:, None]
+    own = tail[..., -1]
+    row_slots = torch.where(own < 0, slots - 1, own % heads.ring) + first
+    before = positions[:, :1] + torch.arange(-TAIL, 0, device=device)
+    targets = torch.where(before < 0, slots - 1, before % heads.ring) + first
+    sources = targets.clone()
+    free = slots - 3 if positions.shape[1] == 1 else int(row_slots[0, -1]) - slots
+    sources[0, -2] = slots + free
+    caches = [cache.flatten(1, 2) for cache in (inputs.k, inputs.v)]
+    for cache in caches:
+        moved = cache[:, targets[0, -2]].clone()
+        cache[:, row_slots] = cache[:, targets[0, -2]] = torch.nan
+        cache[:, sources[0, -2]] = moved
+    rows = positions.numel()
+    angles = torch.randn(1, rows, 1, heads.head_dim, device=device)
+    norms = 1 + torch.randn(2, heads.head_dim, device=device).bfloat16() / 4
+    store = angles.cos(), angles.sin(), *norms, *caches, row_slots.flatten(), sources, targets
+    attend = positions, sequences, tail, slots, heads.scale, heads.window, heads.ring
+    return (*store, heads.heads, True, 1e-6), attend

@@ -4,6 +4,7 @@
 #define PTX_CUH
 #undef _FORTIFY_SOURCE  // it refuses longjmp to another stack
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -158,6 +159,7 @@ static void store1(uint32_t at, uint32_t v) { *(uint32_t*)at_address(at, 4) = v;
 static void load4_if(bool condition, uint4& v, uint32_t at) {
   if (condition) v = load4(at);
 }
+static float load1(uint32_t at) { return *(float*)at_address(at, 4); }
 static unsigned lane_id() { return threadIdx.x % 32; }
 
 static void init(uint32_t barrier, int arrivals) { running->block->barriers[barrier] = {arrivals, arrivals, 0, 0}; }
@@ -191,6 +193,10 @@ static void end_some(std::vector<Copy>& copies, unsigned one_of) {
 static void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t barrier, uint64_t policy) {
   copies.push_back({running->block, to, from, bytes, barrier});
 }
+static void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t barrier) { bulk_copy(to, from, bytes, barrier, 0); }
+static void fence_copies() {}
+static void fence_gpu() {}
+static void touch(const void*) {}
 static void copy_async(uint32_t to, const void* from) {
   running->copies.push_back({running->block, to, from, 16, NO_BARRIER});
   end_some(running->copies, 2);
@@ -211,6 +217,10 @@ static uint4 look(const void* at) {
   yield();
   return *(const uint4*)at;
 }
+static uint32_t look1(const void* at) {
+  yield();
+  return *(const uint32_t*)at;
+}
 static void give(void* at, const uint4& v) { *(uint4*)at = v, events++; }
 static void give(void* at, uint32_t v) { *(uint32_t*)at = v, events++; }
 
@@ -222,6 +232,7 @@ static float __fmul_rn(float a, float b) { return a * b; }
 static float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static float divided(float a, float b) { return a / b; }
 static float power_of_2(float x) { return exp2f(x); }
+static float flushed_power_of_2(float x) { return exp2f(x); }
 static float inverse_root(float x) { return 1 / sqrtf(x); }
 static uint4 load_once(const uint4* p) { return *p; }
 #define __ldcg load_once
@@ -242,6 +253,34 @@ static void exchange(const std::vector<uint32_t>& words, Use use) {
 static float __shfl_xor_sync(unsigned, float v, int mask) {
   exchange({__float_as_uint(v)}, [&](auto& words) { v = __uint_as_float(words[threadIdx.x % 32 ^ mask][0]); });
   return v;
+}
+static int __shfl_xor_sync(unsigned mask, int v, int distance) {
+  return __float_as_uint(__shfl_xor_sync(mask, __uint_as_float(v), distance));
+}
+static unsigned __ballot_sync(unsigned, bool is) {
+  unsigned lanes = 0;
+  exchange({is}, [&](auto& words) {
+    for (int i = 0; i < 32; i++) lanes |= words[i][0] << i;
+  });
+  return lanes;
+}
+#define __ffs __builtin_ffs
+static uint4 load_matrices(uint32_t at) {
+  unsigned lane = threadIdx.x % 32;
+  uint32_t v[4];
+  exchange({at}, [&](auto& words) {
+    for (int i = 0; i < 4; i++) v[i] = *(uint32_t*)at_address(words[8 * i + lane / 4][0] + lane % 4 * 4, 4);
+  });
+  return make_uint4(v[0], v[1], v[2], v[3]);
+}
+static uint4 load_transposed(uint32_t at) {
+  unsigned lane = threadIdx.x % 32;
+  uint32_t v[4] = {};
+  exchange({at}, [&](auto& words) {
+    for (int i = 0; i < 8; i++)
+      v[i / 2] |= *(uint16_t*)at_address(words[i / 2 * 8 + lane % 4 * 2 + i % 2][0] + lane / 4 * 2, 2) << i % 2 * 16;
+  });
+  return make_uint4(v[0], v[1], v[2], v[3]);
 }
 static float element(uint32_t word, int i) { return __uint_as_float(i ? word & 0xFFFF0000 : word << 16); }
 static void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
