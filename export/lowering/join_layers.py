@@ -186,7 +186,7 @@ def _result(graph: Graph, joined: Node, at: int) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class Attention:
     """The nodes of an attention: the store of its heads, itself, and what gives results shapes."""
 
     store: Node
@@ -195,7 +195,7 @@ class Behind:
     results: list[Node]
 
 
-def _behind(parts: Node) -> Behind | None:
+def _attention_after(parts: Node) -> Attention | None:
     """Return the attention that a product's parts alone go into, None if it is another one."""
     store = _user(parts, STORE)
     if store is None:
@@ -203,7 +203,7 @@ def _behind(parts: Node) -> Behind | None:
     queries = _shapes(store)
     attend = _user([store, *queries][-1], ATTEND)
     results = [] if attend is None else _shapes(attend)
-    return Behind(store, queries, attend, results) if attend is not None and results else None
+    return Attention(store, queries, attend, results) if attend is not None and results else None
 
 
 def _shapes(node: Node) -> list[Node]:
@@ -220,43 +220,43 @@ def _user(node: Node, target: object) -> Node | None:
 
 
 def _heads(between: Between, multiprocessors: int) -> int:
-    """Return how many query heads attend behind the products in the same kernel; 0 if none do."""
-    behind = _behind(between.products[3])
-    if behind is None or not isinstance(behind.store.args[3], Node):
+    """Return how many query heads attend after the products in the same kernel; 0 if none do."""
+    after = _attention_after(between.products[3])
+    if after is None or not isinstance(after.store.args[3], Node):
         return 0
-    cache, heads = argument_tensor(behind.store.args[5]), behind.store.args[10]
-    window, sources = behind.attend.args[7], behind.store.args[8]
+    cache, heads = argument_tensor(after.store.args[5]), after.store.args[10]
+    window, sources = after.attend.args[7], after.store.args[8]
     assert isinstance(heads, int) and isinstance(window, int)
     moves = 2 * RANKS if sources is None else argument_tensor(sources).shape[1]
     projected = argument_tensor(between.products[3]).shape[-1]
-    head_dim = argument_tensor(behind.store).shape[-1]
+    head_dim = argument_tensor(after.store).shape[-1]
     served = attends((heads, head_dim), cache, window, projected, multiprocessors)
-    return heads if served and moves == 2 * RANKS and behind.store.args[13] == cache.dtype else 0
+    return heads if served and moves == 2 * RANKS and after.store.args[13] == cache.dtype else 0
 
 
 def _join_attention(program: ExportedProgram, emptied: Node) -> Node:
-    """Replace a joined node and the attention behind it by one, and return what the next one
+    """Replace a joined node and the attention after it by one, and return what the next one
     exchanges. What reads the node before the attention is left alone, with the node."""
     joined = emptied.args[0]
     assert isinstance(joined, Node)
     results = {node.args[1]: node for node in joined.users}
-    behind = _behind(results[0])
-    assert behind is not None
+    after = _attention_after(results[0])
+    assert after is not None
     order = {node: number for number, node in enumerate(program.graph.nodes)}
     others = [user for at, node in results.items() if at for user in node.users]
-    if any(order[user] < order[behind.results[-1]] for user in others):
+    if any(order[user] < order[after.results[-1]] for user in others):
         return emptied
-    _, k, _, *attend = behind.attend.args
+    _, k, _, *attend = after.attend.args
     slots = argument_tensor(k).shape[2]
-    arguments = *joined.args, *behind.store.args[1:13], *attend[:3], slots, *attend[3:]
+    arguments = *joined.args, *after.store.args[1:13], *attend[:3], slots, *attend[3:]
     graph = program.graph
-    with graph.inserting_before(behind.results[-1]):
-        whole = insert_call(graph, behind.results[-1], WITH_ATTENTION, *arguments)
+    with graph.inserting_before(after.results[-1]):
+        whole = insert_call(graph, after.results[-1], WITH_ATTENTION, *arguments)
         found = [_result(graph, whole, at) for at in range(4)]
-    replace_node(program, behind.results[-1], found[0])
+    replace_node(program, after.results[-1], found[0])
     for at in (1, 2, 3):
         if at in results:
             replace_node(program, results[at], found[at])
-    shapes = *behind.queries, *behind.results
-    _erase(graph, {joined, *joined.users, behind.store, behind.attend, *shapes})
+    shapes = *after.queries, *after.results
+    _erase(graph, {joined, *joined.users, after.store, after.attend, *shapes})
     return found[3]

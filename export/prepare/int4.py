@@ -55,7 +55,7 @@ def pack_int4(model: Model, multiprocessors: int) -> Model:
         choice.uses_operator = True
     for _, layer in _modules_of(packed, ResidualLayer):
         layer.fuse_branch_outputs()
-        layer.input_layernorm.uses_operator = True  # the first one's is behind no branch
+        layer.input_layernorm.uses_operator = True  # the first one's is after no branch
     return packed
 
 

@@ -11,7 +11,7 @@ class RMSNorm(nn.Module):
 
     The weight multiplies as it is (not `1 + weight`), as in Gemma 4, Llama, Qwen3 and every EAGLE-3
     head. `dim=None` normalises without a weight. With `uses_operator`, which needs one, `x` is
-    [1, T, dim], and a GPU's program has the kernel that normalises behind branches.
+    [1, T, dim], and a GPU's program has the kernel that normalises after branches.
     """
 
     weight: nn.Parameter | None

@@ -1,4 +1,4 @@
-"""Layers with attention behind as one kernel on a GPU: the bits of the kernels that it replaces."""
+"""Layers with their attention as one kernel on a GPU: the bits of the kernels it replaces."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from eagle_aot.triton_kernels.layer_products.op import (
     separate_attention,
     separate_kernels,
 )
-from support.kernels.layer_cases import LayerCase, attention_behind
+from support.kernels.layer_cases import LayerCase, attention_after
 from support.kernels.sdpa_cases import Layer, Text, chain, tree
 
 pytestmark = pytest.mark.skipif(
@@ -50,7 +50,7 @@ def test_bits_are_those_of_separate_kernels(heads: Layer) -> None:
     weights = GEMMA.weights("cuda", count)
     exchanged = GEMMA.exchanged(weights, heads.heads)
     for name, texts in FORWARDS.items():
-        store, attend = attention_behind(heads, *texts, device="cuda")
+        store, attend = attention_after(heads, *texts, device="cuda")
         before, caches, after = store[:4], store[4:6], store[6:]
         for _ in range(10):
             x = GEMMA.rows(len(after[0]), "cuda")

@@ -92,7 +92,7 @@ OTHERS = "int4_gemm.small_m", "residual_norm.kernel", "norm_rope_store.kernel", 
 
 def launched(case: LayerCase, monkeypatch: pytest.MonkeyPatch, attends: bool = False) -> Launch:
     """Return the call of the joined kernel for a layer of `case` on an H100, with the attention of
-    Gemma's sliding layers behind it or without."""
+    Gemma's sliding layers after it or without."""
     pytest.importorskip("triton", reason="triton is not installed")
     from eagle_aot.triton_kernels.layer_products import attention, kernel
 
@@ -112,7 +112,7 @@ def launched(case: LayerCase, monkeypatch: pytest.MonkeyPatch, attends: bool = F
 
 
 def attention_arguments(rows: int, device: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return what `layer_attention` takes behind a layer: of one text with 32 heads."""
+    """Return what `layer_attention` takes after a layer: of one text with 32 heads."""
 
     def integers(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int64, device=device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import support.kernels
 from eagle_aot.triton_kernels.layer_products import op
-from support.kernels.layer_cases import LayerCase, attention_behind
+from support.kernels.layer_cases import LayerCase, attention_after
 from support.kernels.sdpa_cases import Layer, chain, tree
 
 pytestmark = pytest.mark.skipif(
@@ -26,7 +26,7 @@ SOURCE = Path(op.__file__).with_name("kernel.cu")
 BLOCKS = 8
 CASES = {
     "Gemma's norms": LayerCase(2304, 384, 384, 512),
-    "without norms behind, and SiLU": LayerCase(512, 512, 640, 768, "silu", False, False),
+    "without norms after, and SiLU": LayerCase(512, 512, 640, 768, "silu", False, False),
 }
 SPLITS = [3, 1, 2, 2]
 """Of K. Some programs have several parts of the first product, others none."""
@@ -131,10 +131,10 @@ def attending(tmp_path_factory: pytest.TempPathFactory) -> tuple[CDLL, tuple[Any
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_attention_behind_is_that_of_separate_operators(name: str, attending: Any) -> None:
+def test_attention_after_is_that_of_separate_operators(name: str, attending: Any) -> None:
     """Of the second of two texts. An entry before the rows is moved; theirs are not stored yet."""
     library, weights, size = attending
-    store, attend = attention_behind(HEADS, TEXTS[name])
+    store, attend = attention_after(HEADS, TEXTS[name])
     before, caches, integers = store[:4], store[4:6], store[6:9] + attend[:3]
     rows = len(integers[0])
     x = ATTENDING.rows(rows, "cpu")

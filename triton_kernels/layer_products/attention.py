@@ -1,4 +1,4 @@
-"""Launches the kernel of `kernel.cu` with attention behind its products.
+"""Launches the kernel of `kernel.cu` with attention after its products.
 
 Importing this module needs triton.
 """

@@ -38,7 +38,7 @@ EMPTY = -1
 """What memory that programs exchange holds at first."""
 
 HEAD_DIM, WINDOW, RANKS, ITEMS, PARTS = 256, 1024, 8, 16, 10
-"""What attention behind the products is written for: elements of a head, keys of a window; blocks
+"""What attention after the products is written for: elements of a head, keys of a window; blocks
 of a key/value head; rows and heads of a tile; parts of a row, nine chunks and its tail."""
 
 TILES = 16, 64, 128, 9, 4
@@ -182,7 +182,7 @@ def _shapes(
 def attends(
     q_shape: tuple[int, int], cache: Tensor, window: int, projected: int, multiprocessors: int
 ) -> bool:
-    """Whether the kernel attends behind its products: with heads and elements of `q_shape`, the
+    """Whether the kernel attends after its products: with heads and elements of `q_shape`, the
     `cache` [kv_heads, slots, D] of keys and as many outputs of the projections as `projected`."""
     (heads, head_dim), kv_heads = q_shape, cache.shape[0]
     tiling = choose_tiling(heads, kv_heads, head_dim, window, int8=False)
@@ -259,12 +259,12 @@ def _all_separate(
 
 
 @layer_attention.register_fake
-def _shapes_behind(
+def _shapes_after(
     attended: Tensor, stream: Tensor, exchanged: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     k_cache, heads = arguments[13], arguments[18]
-    behind = stream.new_empty((*stream.shape[:-1], heads * k_cache.shape[-1]))
-    return behind, torch.empty_like(stream), torch.empty_like(stream), torch.empty_like(exchanged)
+    out = stream.new_empty((*stream.shape[:-1], heads * k_cache.shape[-1]))
+    return out, torch.empty_like(stream), torch.empty_like(stream), torch.empty_like(exchanged)
 
 
 def separate_attention(

@@ -58,7 +58,7 @@ class LayerCase:
 
     def exchanged(self, weights: tuple[Any, ...], heads: int = 0) -> Tensor:
         """Return the memory that programs of the kernel exchange for `weights`, empty; with
-        attention of as many query heads as `heads` behind."""
+        attention of as many query heads as `heads` after it."""
         codes, _, splits, *_, count = weights
         like, size = codes[0], exchanged_size(codes, splits, count, heads)
         return like.new_full((size,), EMPTY, dtype=torch.int32)
@@ -73,10 +73,10 @@ def random_weight(features: int, columns: int, device: str) -> tuple[Tensor, Ten
     return codes, scales.to(torch.bfloat16)
 
 
-def attention_behind(
+def attention_after(
     heads: Layer, *texts: Text, device: str = "cpu"
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return what `layer_attention` takes behind a layer, for texts in all caches but the first.
+    """Return what `layer_attention` takes after a layer, for texts in all caches but the first.
 
     The entry of the last token but one before the first text's rows is moved, from the slot of its
     last row if it has several. The entries of rows are not stored yet, and NaN like others that no
