@@ -222,16 +222,21 @@ def _user(node: Node, target: object) -> Node | None:
 def _heads(between: Between, multiprocessors: int) -> int:
     """Return how many query heads attend after the products in the same kernel; 0 if none do."""
     after = _attention_after(between.products[3])
-    if after is None or not isinstance(after.store.args[3], Node):
+    if after is None:
         return 0
-    cache, heads = argument_tensor(after.store.args[5]), after.store.args[10]
+    weights = [node for node in after.store.args[3:5] if isinstance(node, Node)]
+    if [argument_tensor(node).dtype for node in weights] != 2 * [torch.bfloat16]:
+        return 0
+    cache, values = (argument_tensor(node) for node in after.store.args[5:7])
+    heads = after.store.args[10]
     window, sources = after.attend.args[7], after.store.args[8]
     assert isinstance(heads, int) and isinstance(window, int)
     moves = 2 * RANKS if sources is None else argument_tensor(sources).shape[1]
-    projected = argument_tensor(between.products[3]).shape[-1]
-    head_dim = argument_tensor(after.store).shape[-1]
-    served = attends((heads, head_dim), cache, window, projected, multiprocessors)
-    return heads if served and moves == 2 * RANKS and after.store.args[13] == cache.dtype else 0
+    parts = argument_tensor(between.products[3]).shape
+    q_shape = heads, argument_tensor(after.store).shape[-1]
+    served = attends(q_shape, cache, window, (parts[0], parts[-1]), multiprocessors)
+    alike = (cache.stride(), cache.dtype) == (values.stride(), after.store.args[13])
+    return heads if served and alike and moves == 2 * RANKS else 0
 
 
 def _join_attention(program: ExportedProgram, emptied: Node) -> Node:

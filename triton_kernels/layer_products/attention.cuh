@@ -22,6 +22,7 @@
 #define P_ROW (2 * CHUNK + 16)
 #define TAIL_WARPS 4
 static_assert(CHUNKS_SEEN == 9 && WINDOW <= RANKS * CHUNK && 8 * GROUP <= ITEMS, "as op.py has it");
+static_assert(PROJECTED / 128 * QKV_SPLITS >= HEADS / GROUP * RANKS * SETS, "see move_entries");
 
 // Shared memory, which has weights and x before.
 #define K_AT 0
@@ -135,7 +136,7 @@ __device__ __forceinline__ uint4 value_of(const uint8_t* exchanged, int row, int
 
 // Where the text stands. Rows see the committed keys up to `reach`, TAIL before their positions, and their own tail.
 struct Text {
-  int rows, least, bound, first, last;  // the least reach and the largest; chunks
+  int least, bound, first, last;  // the least reach and the largest; chunks
   __device__ int first_chunk(int reach) const { return max(reach + TAIL - WINDOW + 1, 0) / CHUNK; }
   __device__ bool is_present(int key) const { return key <= bound && key > least + TAIL - WINDOW; }
 };
@@ -153,7 +154,7 @@ __device__ __forceinline__ Text text_of(const long long* positions, int rows, in
     least = min(least, __shfl_xor_sync(~0u, least, d));
     bound = max(bound, __shfl_xor_sync(~0u, bound, d));
   }
-  Text text = {rows, least, bound, 0, bound / CHUNK};
+  Text text = {least, bound, 0, bound / CHUNK};
   text.first = text.first_chunk(least);
   return text;
 }
@@ -219,6 +220,7 @@ __device__ __forceinline__ uint32_t combined(const Text& text, int position, int
 #pragma unroll
   for (int j = 0; j < PARTS; j++)  // of what there is none
     stats[j] = j == CHUNKS_SEEN ? make_uint4(0, __float_as_uint(1.0f), 0, 0) : make_uint4(0xFF800000u, 0, 0, 0);
+  if (reach / CHUNK - text.first >= CHUNKS_SEEN) __trap();  // rows too far from each other: what they wait for never comes
 #pragma unroll 1
   for (bool all = false; !all;) {
     all = true;
@@ -304,6 +306,7 @@ struct Attention {
   // in shared memory. Before, it brings what the others will read into the multiprocessor's cache.
   __device__ __forceinline__ void fetch(bool is_second, int lane) {
     look_up(lane);
+    meet<SETS * 32>(6);  // the first of them has made the barriers
     const float* angles = is_second ? sin : cos;
     for (int i = 32 * lane; i < rows * D; i += 32 * 32) touch(angles + i);
     if (lane < 4) touch((is_second ? k_weight : q_weight) + 64 * lane);
@@ -542,7 +545,9 @@ struct Attention {
 };
 
 #if MOVES
-// Moves entries of a head, long before anything reads them: two by each block, whose keys and values have a warp each.
+// Moves entries of a head before its blocks read any: a block that reads has a piece of q/k/v, so it has waited for norms of
+// all rows behind down, which need gate and up of all programs, which come after this. Each block moves two entries, whose
+// keys and values have a warp each.
 __device__ __forceinline__ void move_entries(bf16* k, bf16* v, const long long* sources, const long long* targets, int rank, int warp,
                                              int lane) {
   static_assert(MOVES == 2 * RANKS, "two entries a block");

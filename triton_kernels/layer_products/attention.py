@@ -75,8 +75,8 @@ def launch(
     """Launch the kernels of `op.layer_attention`, with the arguments of `layer_products`, those of
     `norm_rope_store` after the first, and those of `sdpa_splitk` after the caches.
 
-    For rows of one text the grids of all other kernels are empty. Returns [1, R, heads * D], [1, R,
-    H] twice, and what the next one exchanges.
+    For at most eight rows of one text the grids of all other kernels are empty. Returns [1, R,
+    heads * D], [1, R, H] twice, and what the next one exchanges.
     """
     (parts, stream, normed, emptied), operands, sizes = prepare(*layer)
     cos, sin, q_weight, k_weight, k_cache, v_cache, row_slots, sources, targets = store[:9]

@@ -1,13 +1,13 @@
 // The products and norms between two attentions of a decoder, for at most eight rows, as one kernel.
 //
 // o product, residual sum and norm, gate and up, activation, down, residual sum and norm, and the next layer's
-// q/k/v product. Every multiprocessor runs one block. Its two sets of eight warps multiply; beside them a thread
-// of each set keeps a ring of weights filled, without regard to what the products wait for, so memory is read
-// while programs wait for each other.
+// q/k/v product. Every multiprocessor runs one block. Its two sets of eight warps multiply; beside them a warp of
+// each set keeps a ring of weights filled, whatever the products wait for, so memory is read while programs wait
+// for each other. Its other lanes empty memory: see below.
 //
 // Programs give each other results through memory that holds EMPTY at first: they look until a result is there. That
 // needs no fence and no counter. No result is EMPTY, which is a NaN: on these GPUs arithmetic returns 0x7FFFFFFF, and
-// conversion to bfloat16 0x7FFF. This kernel empties as much for the next one, which has as many rows.
+// conversion to bfloat16 or float16 0x7FFF. This kernel empties as much for the next one, which has as many rows.
 //
 // Weights are packed INT4 in groups of 32, symmetric (int4_gemm/packing.py). Factors, the order of sums and
 // roundings are those of int4_small_m_kernel and residual_norm_kernel: results are the same to the bit, for the
@@ -70,7 +70,7 @@ static_assert((DOWN_SPLITS - 1) * STEPS(MLP, DOWN_SPLITS) < MLP / 128, "no split
 typedef __nv_bfloat16 bf16;
 typedef __nv_bfloat162 bf162;
 
-// Barriers 1 and 2 are of a set, 3 of all threads and 4 of both sets.
+// Barriers 1 and 2 are of a set, 3 of all threads, 4 of both sets, 5 of the tail, and 6 of the warps that fetch.
 __device__ __forceinline__ void set_barrier(int set) { meet<WARPS * 32>(set + 1); }
 __device__ __forceinline__ void sets_barrier() { meet<SETS * WARPS * 32>(4); }
 
@@ -87,7 +87,7 @@ __device__ __forceinline__ void look(uint4 (&v)[N], const uint8_t* base, const u
   for (int k = 0; k < N; k++)
     if (offsets[k] != NONE) v[k] = look(base + offsets[k]);
 }
-// The same until all are there.
+// The same until all are there, or for about ten seconds: an error instead of a GPU that hangs.
 template <int N>
 __device__ __forceinline__ void await(uint4 (&v)[N], const uint8_t* base, uint32_t (&offsets)[N]) {
   look(v, base, offsets);
@@ -100,7 +100,7 @@ __device__ __forceinline__ void await(uint4 (&v)[N], const uint8_t* base, uint32
       all &= offsets[k] == NONE;
     }
     if (all) return;
-    if (polls == 1u << 24) __trap();  // about ten seconds: an error instead of a GPU that hangs
+    if (polls == 1u << 24) __trap();
     look(v, base, offsets);
   }
 }

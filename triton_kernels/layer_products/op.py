@@ -180,18 +180,25 @@ def _shapes(
 
 
 def attends(
-    q_shape: tuple[int, int], cache: Tensor, window: int, projected: int, multiprocessors: int
+    q_shape: tuple[int, int],
+    cache: Tensor,
+    window: int,
+    projected: tuple[int, int],
+    multiprocessors: int,
 ) -> bool:
     """Whether the kernel attends after its products: with heads and elements of `q_shape`, the
-    `cache` [kv_heads, slots, D] of keys and as many outputs of the projections as `projected`."""
-    (heads, head_dim), kv_heads = q_shape, cache.shape[0]
+    `cache` [kv_heads, slots, D] of keys, and parts and outputs of the projections of `projected`.
+
+    All blocks with heads need a piece of the projections: they wait for moved entries by it."""
+    (heads, head_dim), kv_heads, (splits, outputs) = q_shape, cache.shape[0], projected
     tiling = choose_tiling(heads, kv_heads, head_dim, window, int8=False)
     tiles = tiling.row_tile, tiling.key_tile, tiling.chunk, tiling.splits, tiling.warps
     of_element = cache.stride(2)
     fits = ROWS * heads <= ITEMS * kv_heads and RANKS * kv_heads <= multiprocessors
+    fits &= splits * outputs // 128 >= SETS * RANKS * kv_heads
     return (
         (cache.dtype, head_dim, window, tiles) == (torch.bfloat16, HEAD_DIM, WINDOW, TILES)
-        and (of_element, projected) == (1, (heads + 2 * kv_heads) * HEAD_DIM)
+        and (of_element, outputs) == (1, (heads + 2 * kv_heads) * HEAD_DIM)
         and fits
     )
 
@@ -233,8 +240,8 @@ def layer_attention(
     """Do what `layer_products`, `norm_rope_store` and `sdpa_splitk` do one after another.
 
     Returns what the next layer's attention gives [1, R, heads * D], and the last three results of
-    `layer_products`. Arguments are theirs in turn; a text has `slots` of the caches. For rows of
-    one text the kernel of `kernel.cu` does everything; for others it leaves attention to theirs.
+    `layer_products`. Arguments are theirs in turn; a text has `slots` of the caches. For few rows
+    of one text `kernel.cu` does everything; for others it leaves attention to theirs.
     """
     from eagle_aot.triton_kernels.layer_products.attention import launch
 

@@ -85,7 +85,7 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, int byt
                "r"(bytes), "r"(barrier)
                : "memory");
 }
-// Before bulk copies to where this thread stored.
+// Before bulk copies to where this thread stored or loaded.
 __device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Brings a line into the cache of this multiprocessor.
 __device__ __forceinline__ void touch(const void* at) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void pass(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(COUNT) : "memory");
 }
 
-// Memory that blocks exchange: 16 bytes are read, 4 or 16 written.
+// Memory that blocks exchange: 4 or 16 bytes are read or written.
 __device__ __forceinline__ uint4 look(const void* at) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
