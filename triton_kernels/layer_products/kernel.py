@@ -69,30 +69,14 @@ def layer_products_kernel(
     tl.store(out_ptr, number.to(out_ptr.dtype.element_ty))
 
 
-def launch(
-    attended: Tensor,
-    stream: Tensor,
-    exchanged: Tensor,
-    codes: list[Tensor],
-    scales: list[Tensor],
-    splits: list[int],
-    post_weights: list[Tensor],
-    next_weights: list[Tensor],
-    scale: Tensor | None,
-    activation: str,
-    eps: list[float],
-    multiprocessors: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def launch(*layer: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Launch the kernels; arguments and results are those of `op.layer_products`, [S, 1, R, N],
     twice [1, R, H] and what the next one exchanges.
 
     For every number of rows either this kernel's grid is empty or those of all others are.
     """
-    results, operands, sizes = prepare(
-        attended, stream, exchanged, codes, scales, splits, post_weights, next_weights, scale,
-        activation, eps, multiprocessors,
-    )  # fmt: skip
-    rows = stream.shape[-2]
+    results, operands, sizes = prepare(*layer)
+    multiprocessors, rows = layer[-1], layer[1].shape[-2]
     wrap_triton(layer_products_kernel)[(multiprocessors * one_if_positive(ROWS + 1 - rows),)](
         *operands,
         rows,

@@ -195,7 +195,7 @@ def attends(
     tiles = tiling.row_tile, tiling.key_tile, tiling.chunk, tiling.splits, tiling.warps
     of_element = cache.stride(2)
     fits = ROWS * heads <= ITEMS * kv_heads and RANKS * kv_heads <= multiprocessors
-    fits &= splits * outputs // 128 >= SETS * RANKS * kv_heads
+    fits &= splits * outputs // TILE_N >= SETS * RANKS * kv_heads
     return (
         (cache.dtype, head_dim, window, tiles) == (torch.bfloat16, HEAD_DIM, WINDOW, TILES)
         and (of_element, outputs) == (1, (heads + 2 * kv_heads) * HEAD_DIM)
@@ -260,8 +260,7 @@ def layer_attention(
 def _all_separate(
     attended: Tensor, stream: Tensor, exchanged: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    parts, *others = separate_kernels(attended, stream, exchanged, *arguments[:9])
-    stream, normed, emptied = others
+    parts, stream, normed, emptied = separate_kernels(attended, stream, exchanged, *arguments[:9])
     return separate_attention(parts, *arguments[9:]), stream, normed, emptied
 
 
