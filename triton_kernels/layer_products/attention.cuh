@@ -138,7 +138,9 @@ __device__ __forceinline__ uint4 value_of(const uint8_t* exchanged, int row, int
 struct Text {
   int least, bound, first, last;  // the least reach and the largest; chunks
   __device__ int first_chunk(int reach) const { return max(reach + TAIL - WINDOW + 1, 0) / CHUNK; }
-  __device__ bool is_present(int key) const { return key <= bound && key > least + TAIL - WINDOW; }
+  // Whether any row sees one of so many keys.
+  __device__ bool sees(int key, int count) const { return key <= bound && key + count > least + TAIL - WINDOW + 1; }
+  __device__ bool is_present(int key) const { return sees(key, 1); }
 };
 
 __device__ __forceinline__ bool is_visible(int key, int reach) { return key <= reach && key > reach + TAIL - WINDOW; }
@@ -377,9 +379,8 @@ struct Attention {
     float s[2][4] = {};
     wait(barriers, 0);
     __syncwarp();
-    score(s, base + Q_AT, base + K_AT + (64 * tile + 8 * v) * KEY_ROW, base + K_AT + (64 * tile + 32 + 8 * v) * KEY_ROW, lane);
-    wait(barriers + 8, 0);
-    __syncwarp();
+    if (text.sees(chunk * CHUNK + 64 * tile + 8 * v, 40))
+      score(s, base + Q_AT, base + K_AT + (64 * tile + 8 * v) * KEY_ROW, base + K_AT + (64 * tile + 32 + 8 * v) * KEY_ROW, lane);
     float p[2][4], m[2][2], l[2], alpha[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -419,6 +420,8 @@ struct Attention {
         store1(weights_at + (g + 8 * h) * P_ROW + 2 * (64 * tile + 32 * n + 8 * v + 2 * t), packed(p[n][2 * h], p[n][2 * h + 1]));
     }
     chunk_barrier(set);
+    wait(barriers + 8, 0);
+    __syncwarp();
     float acc[4][4] = {};
     uint32_t a = weights_at + lane % 16 * P_ROW + lane / 16 * 16, b = base + V_AT + lane % 16 * KEY_ROW + lane / 16 * 16 + 64 * warp;
 #pragma unroll
@@ -426,6 +429,7 @@ struct Attention {
       if (k == 4)
 #pragma unroll
         for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = __fmul_rn(acc[i / 4][i % 4], alpha[i / 2 % 2]);
+      if (!text.sees(chunk * CHUNK + 16 * k, 16)) continue;  // weights are 0
       uint4 weights = load_matrices(a + 32 * k), low = load_transposed(b + 16 * k * KEY_ROW),
             high = load_transposed(b + 16 * k * KEY_ROW + 32);
       multiply(acc[0], weights, low.x, low.y), multiply(acc[1], weights, low.z, low.w);
@@ -536,11 +540,10 @@ struct Attention {
       rotate_entries(warp - WARPS, lane);
     __syncwarp();
     sets_barrier();
+    if (warp >= WARPS && warp < WARPS + TAIL_WARPS && has_tail) attend_tail(warp - WARPS, lane);
+    __syncwarp();
     attend_chunk(warp / WARPS, warp % WARPS, lane);
-    if (warp < WARPS)
-      combine(thread);
-    else if (warp < WARPS + TAIL_WARPS && has_tail)
-      attend_tail(warp - WARPS, lane);
+    if (warp < WARPS) combine(thread);
   }
 };
 
