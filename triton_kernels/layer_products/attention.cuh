@@ -71,37 +71,42 @@ __device__ __forceinline__ float warp_sum(float v) {
   return quad_sum(v);
 }
 
-// Four columns of a product, whose parts are awaited, added up and rounded.
-__device__ __forceinline__ void take_product(float (&x)[4], const uint8_t* exchanged, int row, int column) {
-  uint4 v[QKV_SPLITS] = {};
-  uint32_t offsets[QKV_SPLITS];
+// N times four columns of a product, from a column of a row on, whose parts are awaited together, added up and rounded. Nothing
+// of rows below 0.
+template <int N>
+__device__ __forceinline__ void take_products(float (&x)[N][4], const uint8_t* exchanged, const int (&rows)[N], const int (&columns)[N]) {
+  uint4 v[N * QKV_SPLITS] = {};
+  uint32_t offsets[N * QKV_SPLITS];
 #pragma unroll
-  for (int s = 0; s < QKV_SPLITS; s++) offsets[s] = row / 2 * PAIR + PROJECTED_AT + ((2 * s + row % 2) * PROJECTED + column) * 4;
+  for (int k = 0; k < N * QKV_SPLITS; k++) {
+    const int row = rows[k / QKV_SPLITS], s = k % QKV_SPLITS;
+    offsets[k] = row < 0 ? NONE : row / 2 * PAIR + PROJECTED_AT + ((2 * s + row % 2) * PROJECTED + columns[k / QKV_SPLITS]) * 4;
+  }
   await(v, exchanged, offsets);
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    float sum = 0;
+  for (int n = 0; n < N; n++)
 #pragma unroll
-    for (int s = 0; s < QKV_SPLITS; s++) sum = __fadd_rn(sum, __uint_as_float(word_of(v[s], i)));
-    x[i] = rounded(sum);
-  }
+    for (int i = 0; i < 4; i++) {
+      float sum = 0;
+#pragma unroll
+      for (int s = 0; s < QKV_SPLITS; s++) sum = __fadd_rn(sum, __uint_as_float(word_of(v[n * QKV_SPLITS + s], i)));
+      x[n][i] = rounded(sum);
+    }
 }
 
 __device__ __forceinline__ float head_factor(float squares) {
   return inverse_root(__fadd_rn(divided(warp_sum(squares), (float)D), (float)(HEAD_EPS)));
 }
 
-// A lane's columns of both halves of a head, from 4 lane on, normalised and rotated.
+// A lane's columns of both halves of a head, x from 4 lane on and y as many of the second, normalised and rotated.
 struct Halves {
   uint2 low, high;
-  __device__ __forceinline__ Halves(const uint8_t* exchanged, int row, int column, const bf16* weight, const float* cos, const float* sin,
-                                    int lane) {
+  __device__ __forceinline__ Halves(float (&x)[4], float (&y)[4], int row, const bf16* weight, const float* cos, const float* sin, int lane) {
     const int at = 4 * lane, angle = row * D + at;
     const uint2 x_weight = *(const uint2*)(weight + at), y_weight = *(const uint2*)(weight + D / 2 + at);
     const float4 x_cos = *(const float4*)(cos + angle), x_sin = *(const float4*)(sin + angle);
     const float4 y_cos = *(const float4*)(cos + angle + D / 2), y_sin = *(const float4*)(sin + angle + D / 2);
-    float x[4], y[4], squares[4];
-    take_product(x, exchanged, row, column + at), take_product(y, exchanged, row, column + D / 2 + at);
+    float squares[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) squares[i] = __fmaf_rn(x[i], x[i], __fmul_rn(y[i], y[i]));
     float factor = head_factor(__fadd_rn(__fadd_rn(__fadd_rn(squares[0], squares[1]), squares[2]), squares[3]));
@@ -118,19 +123,17 @@ struct Halves {
   }
 };
 
-// A lane's columns of a value, from 8 lane on, normalised.
-__device__ __forceinline__ uint4 value_of(const uint8_t* exchanged, int row, int column, int lane) {
-  float x[2][4];
-  take_product(x[0], exchanged, row, column + 8 * lane), take_product(x[1], exchanged, row, column + 8 * lane + 4);
+// A lane's columns of a value, eight one after another, normalised.
+__device__ __forceinline__ uint4 value_of(float (&x)[4], float (&y)[4]) {
 #if NORM_VALUES
-  float squares = __fmaf_rn(x[0][0], x[0][0], __fmul_rn(x[0][1], x[0][1]));
+  float squares = __fmaf_rn(x[0], x[0], __fmul_rn(x[1], x[1]));
 #pragma unroll
-  for (int i = 2; i < 8; i++) squares = __fmaf_rn(x[i / 4][i % 4], x[i / 4][i % 4], squares);
+  for (int i = 2; i < 8; i++) squares = __fmaf_rn((i < 4 ? x : y)[i % 4], (i < 4 ? x : y)[i % 4], squares);
   float factor = head_factor(squares);
 #pragma unroll
-  for (int i = 0; i < 8; i++) x[i / 4][i % 4] = __fmul_rn(factor, x[i / 4][i % 4]);
+  for (int i = 0; i < 4; i++) x[i] = __fmul_rn(factor, x[i]), y[i] = __fmul_rn(factor, y[i]);
 #endif
-  uint2 low = packed4(x[0]), high = packed4(x[1]);
+  uint2 low = packed4(x), high = packed4(y);
   return make_uint4(low.x, low.y, high.x, high.y);
 }
 
@@ -334,31 +337,56 @@ struct Attention {
       fetch_entry(base + at + lane * KEY_ROW, from + slot * KEY_PITCH, key >= 0, barriers + 16);
   }
 
-  // Queries, by the first set.
+  // Queries, by the first set: two by a warp.
   __device__ __forceinline__ void rotate_queries(int warp, int lane) {
-#pragma unroll 1
-    for (int item = warp; item < rows * GROUP; item += WARPS) {
-      Halves q(exchanged, item / GROUP, (head * GROUP + item % GROUP) * D, q_weight, cos, sin, lane);
-      uint32_t at = base + Q_AT + item * KEY_ROW + 8 * lane;
+    float x[4][4];
+    int item[2] = {warp, warp + WARPS}, of_rows[4], columns[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int own = item[i / 2];
+      of_rows[i] = own < rows * GROUP ? own / GROUP : -1;
+      columns[i] = (head * GROUP + own % GROUP) * D + i % 2 * (D / 2) + 4 * lane;
+    }
+    take_products(x, exchanged, of_rows, columns);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      if (of_rows[2 * i] < 0) break;
+      Halves q(x[2 * i], x[2 * i + 1], of_rows[2 * i], q_weight, cos, sin, lane);
+      uint32_t at = base + Q_AT + item[i] * KEY_ROW + 8 * lane;
       store2(at, q.low), store2(at + D, q.high);
     }
   }
 
-  // Keys and values of all rows, by the second set. The first block stores them, others have those in their tail.
+  // Keys and values of all rows, by the second set: of two rows by a warp. The first block stores them, others have those in
+  // their tail.
   __device__ __forceinline__ void rotate_entries(int warp, int lane) {
     if (rank && !has_tail) return;
-#pragma unroll 1
-    for (int i = warp; i < 2 * rows; i += WARPS) {
-      const int row = i / 2;
-      const long long slot = row_slots[row], key = has_tail ? tail[rank * TAIL + lane % TAIL] : -1;
+    const bool is_value = warp % 2;
+    const int column = is_value ? PROJECTED - (HEADS / GROUP - head) * D + 8 * lane : (HEADS + head) * D + 4 * lane;
+    float x[4][4];
+    int of_rows[4], columns[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int row = warp / 2 + i / 2 * (WARPS / 2);
+      of_rows[i] = row < rows ? row : -1;
+      columns[i] = column + i % 2 * (is_value ? 4 : D / 2);
+    }
+    const long long key = has_tail ? tail[rank * TAIL + lane % TAIL] : -1;
+    const long long slots[2] = {row_slots[max(of_rows[0], 0)], row_slots[max(of_rows[2], 0)]};
+    take_products(x, exchanged, of_rows, columns);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int row = of_rows[2 * i];
+      if (row < 0) break;
+      const long long slot = slots[i];
       const unsigned places = __ballot_sync(~0u, key >= 0 && slot_of(key) == slot) & 0xFFFF;
-      const uint32_t at = base + (i % 2 ? TAIL_V_AT : TAIL_K_AT) + (__ffs(places) - 1) * KEY_ROW;
-      if (i % 2) {
-        uint4 value = value_of(exchanged, row, PROJECTED - (HEADS / GROUP - head) * D, lane);
+      const uint32_t at = base + (is_value ? TAIL_V_AT : TAIL_K_AT) + (__ffs(places) - 1) * KEY_ROW;
+      if (is_value) {
+        uint4 value = value_of(x[2 * i], x[2 * i + 1]);
         if (rank == 0) *(uint4*)(v + slot * KEY_PITCH + 8 * lane) = value;
         if (places) store4(at + 16 * lane, value);
       } else {
-        Halves halves(exchanged, row, (HEADS + head) * D, k_weight, cos, sin, lane);
+        Halves halves(x[2 * i], x[2 * i + 1], row, k_weight, cos, sin, lane);
         bf16* to = k + slot * KEY_PITCH + 4 * lane;
         if (rank == 0) *(uint2*)to = halves.low, *(uint2*)(to + D / 2) = halves.high;
         if (places) store2(at + 8 * lane, halves.low), store2(at + D + 8 * lane, halves.high);
