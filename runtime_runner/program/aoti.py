@@ -16,7 +16,6 @@ from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.program.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
-from eagle_aot.runtime_runner.program.early_launch import launch_early
 from eagle_aot.runtime_runner.program.executor import Part
 from eagle_aot.runtime_runner.program.pte import (
     CudaMethod,
@@ -134,11 +133,9 @@ def record(step: Callable[[], Part], pool: Any) -> Callable[[], Part]:
     Recordings share the memory `pool`, because no two of them run at the same time.
     """
     step()
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         result = step()
-    launch_early(graph.raw_cuda_graph())
-    graph.instantiate()
 
     def replay() -> Part:
         graph.replay()

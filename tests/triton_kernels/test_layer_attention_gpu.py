@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
 
-from eagle_aot.runtime_runner.program.early_launch import launch_early
 from eagle_aot.triton_kernels.layer_products.op import (
     layer_attention,
     separate_attention,
@@ -66,38 +64,3 @@ def test_bits_are_those_of_separate_kernels(heads: Layer) -> None:
             pairs += zip(results[1:3], others[:2], strict=True)
             differ = [int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in pairs]
             assert differ == [0] * 5, name
-
-
-def test_layers_that_start_early_compute_new_rows_in_every_replay() -> None:
-    """The second attends with the entries that the first has stored, in the same caches."""
-    count = torch.cuda.get_device_properties().multi_processor_count
-    weights = GEMMA.weights("cuda", count)
-    store, attend = attention_after(HEADS, chain(1040, 5), device="cuda")
-    before, caches, after = store[:4], store[4:6], store[6:]
-    x, saved = GEMMA.rows(5, "cuda"), [cache.clone() for cache in caches]
-
-    def both() -> list[Tensor]:
-        exchanged, found = GEMMA.exchanged(weights, HEADS.heads), list(x)
-        for _ in range(2):
-            out, stream, _, exchanged = layer_attention(
-                *found, exchanged, *weights, *before, *caches, *after, *attend
-            )
-            found = [out, stream]
-        return found
-
-    both()
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with torch.cuda.graph(graph):
-        found = both()
-    assert launch_early(graph.raw_cuda_graph()) == 2
-    graph.instantiate()
-    for _ in range(100):
-        for rows, others in zip((*x, *caches), (*GEMMA.rows(5, "cuda"), *saved), strict=True):
-            rows.copy_(others)
-        graph.replay()
-        expected, entries = list(x), [cache.clone() for cache in saved]
-        for _ in range(2):
-            parts, stream, *_ = separate_kernels(*expected, x[0], *weights)
-            expected = [separate_attention(parts, *before, *entries, *after, *attend), stream]
-        for a, b in zip((*found, *caches), (*expected, *entries), strict=True):
-            assert torch.equal(a.view(torch.int16), b.view(torch.int16))

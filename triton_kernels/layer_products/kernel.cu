@@ -537,7 +537,6 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
                       const long long* positions, const long long* sequences, const long long* tail, int attends
 #endif
                       ) {
-  let_next_start();
   const uint32_t memory = shared_address(dynamic_shared());
   auto& barriers = static_shared<uint64_t[SETS][2 * MOST_SLOTS]>();
   auto& sums = static_shared<float[SETS][8]>();
@@ -588,7 +587,6 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
 #pragma unroll 1
       for (int phase = 0; phase < 4; phase++) fetch_weights(product(phase), program, ring, policy, phase > 0);
     } else {
-      await_kernel_before();
       const unsigned others = SETS * 31, pieces = (rows + 1) / 2 * (PAIR / 16);
       for (unsigned i = blockIdx.x * others + set * 31 + lane - 1; i < pieces; i += BLOCKS * others)
         ((uint4*)emptied)[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
@@ -600,7 +598,6 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
     return;
   }
   meet<THREADS>(3);
-  await_kernel_before();  // weights alone are read before
 
   const Lane own = {exchanged + lane % 4 * (size_t)PAIR, (int)warp % WARPS, (int)lane % 4, (int)lane / 4, rows};
   uint8_t* begun = own.exchanged + BEGUN_AT + (program * WARPS + own.warp) * PART + own.j * 16;

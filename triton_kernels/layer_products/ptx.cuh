@@ -92,10 +92,6 @@ __device__ __forceinline__ void touch(const void* at) {
   uint32_t v;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(at));
 }
-// Programmatic dependent launch: the next kernel's blocks may start as soon as this one's leave room.
-__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-// Until the kernel before has ended, if this one started sooner, and all that it stored is seen.
-__device__ __forceinline__ void await_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // Between what this thread stored and what it gives other blocks, which then start bulk copies of it.
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.proxy.async.global; fence.acq_rel.gpu;" ::: "memory"); }
 
