@@ -71,20 +71,19 @@ __device__ __forceinline__ float warp_sum(float v) {
   return quad_sum(v);
 }
 
-// N times four columns of a product, from a column of a row on, whose parts are awaited together, added up and rounded. Nothing
-// of rows below 0.
-template <int N>
-__device__ __forceinline__ void take_products(float (&x)[N][4], const uint8_t* exchanged, const int (&rows)[N], const int (&columns)[N]) {
-  uint4 v[N * QKV_SPLITS] = {};
-  uint32_t offsets[N * QKV_SPLITS];
+// Four times four columns of products, each of a row from a column on, whose parts are awaited together, added up and rounded.
+// There is nothing of rows below 0.
+__device__ __forceinline__ void take_products(float (&x)[4][4], const uint8_t* exchanged, const int (&rows)[4], const int (&columns)[4]) {
+  uint4 v[4 * QKV_SPLITS] = {};
+  uint32_t offsets[4 * QKV_SPLITS];
 #pragma unroll
-  for (int k = 0; k < N * QKV_SPLITS; k++) {
+  for (int k = 0; k < 4 * QKV_SPLITS; k++) {
     const int row = rows[k / QKV_SPLITS], s = k % QKV_SPLITS;
     offsets[k] = row < 0 ? NONE : row / 2 * PAIR + PROJECTED_AT + ((2 * s + row % 2) * PROJECTED + columns[k / QKV_SPLITS]) * 4;
   }
   await(v, exchanged, offsets);
 #pragma unroll
-  for (int n = 0; n < N; n++)
+  for (int n = 0; n < 4; n++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       float sum = 0;
