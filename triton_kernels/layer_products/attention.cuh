@@ -22,6 +22,7 @@
 #define P_ROW (2 * CHUNK + 16)
 #define TAIL_WARPS 4
 static_assert(CHUNKS_SEEN == 9 && WINDOW <= RANKS * CHUNK && 8 * GROUP <= ITEMS, "as op.py has it");
+static_assert(ITEMS <= 2 * WARPS && ROWS <= WARPS, "a warp rotates two queries, and keys or values of two rows");
 static_assert(PROJECTED / 128 * QKV_SPLITS >= HEADS / GROUP * RANKS * SETS, "see move_entries");
 
 // Shared memory, which has weights and x before.
@@ -71,15 +72,16 @@ __device__ __forceinline__ float warp_sum(float v) {
   return quad_sum(v);
 }
 
-// Four times four columns of products, each of a row from a column on, whose parts are awaited together, added up and rounded.
-// There is nothing of rows below 0.
-__device__ __forceinline__ void take_products(float (&x)[4][4], const uint8_t* exchanged, const int (&rows)[4], const int (&columns)[4]) {
+// Of two rows four columns of a product, and four at a distance from them; all are awaited together, their parts added up and
+// rounded. There is nothing of rows below 0.
+__device__ __forceinline__ void take_products(float (&x)[2][2][4], const uint8_t* exchanged, const int (&rows)[2], const int (&columns)[2],
+                                              int distance) {
   uint4 v[4 * QKV_SPLITS] = {};
   uint32_t offsets[4 * QKV_SPLITS];
 #pragma unroll
   for (int k = 0; k < 4 * QKV_SPLITS; k++) {
-    const int row = rows[k / QKV_SPLITS], s = k % QKV_SPLITS;
-    offsets[k] = row < 0 ? NONE : row / 2 * PAIR + PROJECTED_AT + ((2 * s + row % 2) * PROJECTED + columns[k / QKV_SPLITS]) * 4;
+    const int n = k / QKV_SPLITS, s = k % QKV_SPLITS, row = rows[n / 2], column = columns[n / 2] + n % 2 * distance;
+    offsets[k] = row < 0 ? NONE : row / 2 * PAIR + PROJECTED_AT + ((2 * s + row % 2) * PROJECTED + column) * 4;
   }
   await(v, exchanged, offsets);
 #pragma unroll
@@ -89,7 +91,7 @@ __device__ __forceinline__ void take_products(float (&x)[4][4], const uint8_t* e
       float sum = 0;
 #pragma unroll
       for (int s = 0; s < QKV_SPLITS; s++) sum = __fadd_rn(sum, __uint_as_float(word_of(v[n * QKV_SPLITS + s], i)));
-      x[n][i] = rounded(sum);
+      x[n / 2][n % 2][i] = rounded(sum);
     }
 }
 
@@ -338,20 +340,20 @@ struct Attention {
 
   // Queries, by the first set: two by a warp.
   __device__ __forceinline__ void rotate_queries(int warp, int lane) {
-    float x[4][4];
-    int item[2] = {warp, warp + WARPS}, of_rows[4], columns[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int own = item[i / 2];
-      of_rows[i] = own < rows * GROUP ? own / GROUP : -1;
-      columns[i] = (head * GROUP + own % GROUP) * D + i % 2 * (D / 2) + 4 * lane;
-    }
-    take_products(x, exchanged, of_rows, columns);
+    float x[2][2][4];
+    int of_rows[2], columns[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      if (of_rows[2 * i] < 0) break;
-      Halves q(x[2 * i], x[2 * i + 1], of_rows[2 * i], q_weight, cos, sin, lane);
-      uint32_t at = base + Q_AT + item[i] * KEY_ROW + 8 * lane;
+      const int item = warp + i * WARPS;
+      of_rows[i] = item < rows * GROUP ? item / GROUP : -1;
+      columns[i] = (head * GROUP + item % GROUP) * D + 4 * lane;
+    }
+    take_products(x, exchanged, of_rows, columns, D / 2);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      if (of_rows[i] < 0) break;
+      Halves q(x[i][0], x[i][1], of_rows[i], q_weight, cos, sin, lane);
+      uint32_t at = base + Q_AT + (warp + i * WARPS) * KEY_ROW + 8 * lane;
       store2(at, q.low), store2(at + D, q.high);
     }
   }
@@ -362,30 +364,24 @@ struct Attention {
     if (rank && !has_tail) return;
     const bool is_value = warp % 2;
     const int column = is_value ? PROJECTED - (HEADS / GROUP - head) * D + 8 * lane : (HEADS + head) * D + 4 * lane;
-    float x[4][4];
-    int of_rows[4], columns[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int row = warp / 2 + i / 2 * (WARPS / 2);
-      of_rows[i] = row < rows ? row : -1;
-      columns[i] = column + i % 2 * (is_value ? 4 : D / 2);
-    }
+    const int first = warp / 2, second = first + WARPS / 2;
+    const int of_rows[2] = {first < rows ? first : -1, second < rows ? second : -1}, columns[2] = {column, column};
     const long long key = has_tail ? tail[rank * TAIL + lane % TAIL] : -1;
-    const long long slots[2] = {row_slots[max(of_rows[0], 0)], row_slots[max(of_rows[2], 0)]};
-    take_products(x, exchanged, of_rows, columns);
+    const long long slots[2] = {row_slots[max(of_rows[0], 0)], row_slots[max(of_rows[1], 0)]};
+    float x[2][2][4];
+    take_products(x, exchanged, of_rows, columns, is_value ? 4 : D / 2);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const int row = of_rows[2 * i];
-      if (row < 0) break;
+      if (of_rows[i] < 0) break;
       const long long slot = slots[i];
       const unsigned places = __ballot_sync(~0u, key >= 0 && slot_of(key) == slot) & 0xFFFF;
       const uint32_t at = base + (is_value ? TAIL_V_AT : TAIL_K_AT) + (__ffs(places) - 1) * KEY_ROW;
       if (is_value) {
-        uint4 value = value_of(x[2 * i], x[2 * i + 1]);
+        uint4 value = value_of(x[i][0], x[i][1]);
         if (rank == 0) *(uint4*)(v + slot * KEY_PITCH + 8 * lane) = value;
         if (places) store4(at + 16 * lane, value);
       } else {
-        Halves halves(x[2 * i], x[2 * i + 1], row, k_weight, cos, sin, lane);
+        Halves halves(x[i][0], x[i][1], of_rows[i], k_weight, cos, sin, lane);
         bf16* to = k + slot * KEY_PITCH + 4 * lane;
         if (rank == 0) *(uint2*)to = halves.low, *(uint2*)(to + D / 2) = halves.high;
         if (places) store2(at + 8 * lane, halves.low), store2(at + D + 8 * lane, halves.high);
@@ -406,7 +402,7 @@ struct Attention {
     float s[2][4] = {};
     wait(barriers, 0);
     __syncwarp();
-    if (text.sees(chunk * CHUNK + 64 * tile + 8 * v, 40))
+    if (text.sees(chunk * CHUNK + 64 * tile + 8 * v, 32 + 8))
       score(s, base + Q_AT, base + K_AT + (64 * tile + 8 * v) * KEY_ROW, base + K_AT + (64 * tile + 32 + 8 * v) * KEY_ROW, lane);
     float p[2][4], m[2][2], l[2], alpha[2];
 #pragma unroll
@@ -567,6 +563,7 @@ struct Attention {
       rotate_entries(warp - WARPS, lane);
     __syncwarp();
     sets_barrier();
+    // The tail first: it comes before the values, for which a chunk waits.
     if (warp >= WARPS && warp < WARPS + TAIL_WARPS && has_tail) attend_tail(warp - WARPS, lane);
     __syncwarp();
     attend_chunk(warp / WARPS, warp % WARPS, lane);
