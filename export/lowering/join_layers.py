@@ -2,7 +2,7 @@
 second of them into `eagle_aot::layer_attention`."""
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,12 @@ from torch.fx import Graph, Node
 
 from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.export.prepare.dense_rows import insert_call, replace_node
+from eagle_aot.triton_kernels.layer_products.macros import (
+    Macros,
+    attention_macros,
+    common_macros,
+    layer_macros,
+)
 from eagle_aot.triton_kernels.layer_products.op import (
     EMPTY,
     RANKS,
@@ -53,6 +59,10 @@ class Between:
         """Return the codes and the splits of the products."""
         return [argument_tensor(codes) for codes in self.of_products(1)], self.of_products(5)
 
+    def eps(self) -> list[Any]:
+        """Return the four of both norms."""
+        return [eps for norm in self.norms for eps in norm.args[5:7]]
+
 
 def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
     """Replace the products and norms between attentions by one operator each, in place, wherever
@@ -60,15 +70,38 @@ def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
     ends = map(_ending_with, program.graph.find_nodes(op="call_function", target=PRODUCT))
     found = [b for b in ends if b is not None and _is_served(b, multiprocessors)]
     if found:
-        heads = [_heads(b, multiprocessors) for b in found]
-        sizes = zip(found, heads, strict=True)
-        size = max(exchanged_size(*b.weights(), multiprocessors, n) for b, n in sizes)
+        attentions = [_attention_macros(b, multiprocessors) for b in found]
+        size = _exchanged_size(found, attentions, multiprocessors)
+        layers = [_layer_macros(b, multiprocessors, size) for b in found]
+        texts = common_macros(layers, attentions)
         exchanged = _full_of_empty(program.graph, found[0], size)
-        for between, attending in zip(found, heads, strict=True):
-            exchanged = _join(program, between, exchanged, multiprocessors)
-            if attending:
+        for between, attention, macros in zip(found, attentions, texts, strict=True):
+            exchanged = _join(program, between, exchanged, multiprocessors, macros)
+            if attention:
                 exchanged = _join_attention(program, exchanged)
     program.graph_module.recompile()
+
+
+def _exchanged_size(
+    found: Sequence[Between], attentions: Sequence[Macros], multiprocessors: int
+) -> int:
+    """Return how many numbers programs exchange in any layer, with room for the most splits."""
+    weights = [between.weights() for between in found]
+    most = max(splits[0] for _, splits in weights)
+    heads = [int(macros.get("HEADS", 0)) for macros in attentions]
+    return max(
+        exchanged_size(codes, [most, *splits[1:]], multiprocessors, attending)
+        for (codes, splits), attending in zip(weights, heads, strict=True)
+    )
+
+
+def _layer_macros(between: Between, multiprocessors: int, size: int) -> Macros:
+    """Return the macros of the kernel for these nodes; programs exchange `size` numbers."""
+    _, gate, *_ = between.products
+    codes, splits = between.weights()
+    posts, scale = (between.norms[0].args[2], between.norms[1].args[3])
+    options = posts is not None, scale is not None, str(gate.args[6]), between.eps()
+    return layer_macros(codes, splits, *options, multiprocessors, size)
 
 
 def _full_of_empty(graph: Graph, between: Between, size: int) -> Node:
@@ -145,7 +178,11 @@ def _is_joinable(product: Node) -> bool:
 
 
 def _join(
-    program: ExportedProgram, between: Between, exchanged: Node, multiprocessors: int
+    program: ExportedProgram,
+    between: Between,
+    exchanged: Node,
+    multiprocessors: int,
+    macros: str,
 ) -> Node:
     """Replace nodes by one, and return what the next one exchanges."""
     out, gate, down, qkv = between.products
@@ -160,8 +197,9 @@ def _join(
         [norm.args[4] for norm in between.norms],
         down_norm.args[3],
         gate.args[6],
-        [eps for norm in between.norms for eps in norm.args[5:7]],
+        between.eps(),
         multiprocessors,
+        macros,
     )
     graph = program.graph
     with graph.inserting_before(down_norm):
@@ -219,24 +257,30 @@ def _user(node: Node, target: object) -> Node | None:
     return users[0] if len(users) == 1 and users[0].target is target else None
 
 
-def _heads(between: Between, multiprocessors: int) -> int:
-    """Return how many query heads attend after the products in the same kernel; 0 if none do."""
+def _attention_macros(between: Between, multiprocessors: int) -> Macros:
+    """Return the macros of the attention after the products in the same kernel; empty if it is in
+    others."""
     after = _attention_after(between.products[3])
     if after is None:
-        return 0
+        return {}
     weights = [node for node in after.store.args[3:5] if isinstance(node, Node)]
     if [argument_tensor(node).dtype for node in weights] != 2 * [torch.bfloat16]:
-        return 0
+        return {}
     cache, values = (argument_tensor(node) for node in after.store.args[5:7])
-    heads = after.store.args[10]
-    window, sources = after.attend.args[7], after.store.args[8]
-    assert isinstance(heads, int) and isinstance(window, int)
-    moves = 2 * RANKS if sources is None else argument_tensor(sources).shape[1]
-    parts = argument_tensor(between.products[3]).shape
-    q_shape = heads, argument_tensor(after.store).shape[-1]
-    served = attends(q_shape, cache, window, (parts[0], parts[-1]), multiprocessors)
+    norms: Any = after.store.args[10:13]
+    scale, window, ring = after.attend.args[6:9]
+    slots = argument_tensor(after.attend.args[1]).shape[2]
+    entries: Any = slots, scale, window, ring
+    sources = after.store.args[8]
+    moves = 0 if sources is None else argument_tensor(sources).shape[1]
+    shape = argument_tensor(between.products[3]).shape
+    parts = shape[0], shape[-1]
+    q_shape = norms[0], argument_tensor(after.store).shape[-1]
+    served = attends(q_shape, cache, entries[2], parts, multiprocessors)
     alike = (cache.stride(), cache.dtype) == (values.stride(), after.store.args[13])
-    return heads if served and alike and moves == 2 * RANKS else 0
+    if not served or not alike or moves not in (0, 2 * RANKS):
+        return {}
+    return attention_macros(cache, parts, norms, entries, moves)
 
 
 def _join_attention(program: ExportedProgram, emptied: Node) -> Node:

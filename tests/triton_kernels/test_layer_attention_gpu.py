@@ -10,7 +10,7 @@ from eagle_aot.triton_kernels.layer_products.op import (
     separate_attention,
     separate_kernels,
 )
-from support.kernels.layer_cases import LayerCase, attention_after
+from support.kernels.layer_cases import LayerCase, attention_after, with_attention
 from support.kernels.sdpa_cases import Layer, Text, chain, tree
 
 pytestmark = pytest.mark.skipif(
@@ -47,10 +47,11 @@ def compiled_from_cuda() -> Iterator[None]:
 def test_bits_are_those_of_separate_kernels(heads: Layer) -> None:
     """Again and again, since a race does not show every time."""
     count = torch.cuda.get_device_properties().multi_processor_count
-    weights = GEMMA.weights("cuda", count)
-    exchanged = GEMMA.exchanged(weights, heads.heads)
+    plain = GEMMA.weights("cuda", count, heads.heads)
+    exchanged = GEMMA.exchanged(plain, heads.heads)
     for name, texts in FORWARDS.items():
         store, attend = attention_after(heads, *texts, device="cuda")
+        weights = with_attention(plain, store, attend)
         before, caches, after = store[:4], store[4:6], store[6:]
         for _ in range(10):
             x = GEMMA.rows(len(after[0]), "cuda")

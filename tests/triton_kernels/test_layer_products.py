@@ -1,5 +1,6 @@
 """Layers as one operator on a CPU, and the CUDA source that a GPU's kernel is compiled from."""
 
+import itertools
 import re
 import shutil
 from collections.abc import Callable
@@ -16,9 +17,10 @@ from torch.fx import Node
 from eagle_aot.export.lowering.patches import CUDA, applied
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.layer_products import layer_products, op
+from eagle_aot.triton_kernels.layer_products.macros import packed_shape
 from eagle_aot.triton_kernels.residual_norm import residual_norm_reference
 from support.kernels.compiled import Launch, analyse_for_h100, launches, local_memory
-from support.kernels.layer_cases import LayerCase
+from support.kernels.layer_cases import LayerCase, with_attention
 
 CASE = LayerCase(256, 384, 512, 768)
 WIDE = LayerCase(5376, 21504, 8192, 16384)
@@ -28,7 +30,7 @@ SILU = LayerCase(4096, 14336, 4096, 6144, "silu", has_posts=False, has_scale=Fal
 @pytest.mark.parametrize("case", [CASE, LayerCase(256, 384, 512, 768, "silu", False, False)])
 def test_the_operator_computes_what_separate_ones_do(case: LayerCase) -> None:
     arguments = case.weights("cpu", 4)
-    codes, scales, splits, posts, following, scale, activation, eps, _ = arguments
+    codes, scales, splits, posts, following, scale, activation, eps, *_ = arguments
     attended, stream = case.rows(3, "cpu")
     widths = case.hidden, 2 * case.mlp, case.hidden, case.projected
     weights = list(zip(codes, scales, [None] * 4, widths, splits, strict=True))
@@ -65,7 +67,7 @@ def test_what_the_kernel_serves(case: LayerCase, splits: tuple[int, ...], expect
 
 
 TARGET = {"target": SimpleNamespace(arch=90)}
-WRITTEN = [f"{name}_ptr" for name in ("emptied", "stream1", "stream2", "normed2", "out")]
+WRITTEN = "emptied", "stream1", "stream2", "normed2", "out", "k", "v", "attended2"
 
 
 def compiler(monkeypatch: pytest.MonkeyPatch, home: str | None = None) -> Any:
@@ -98,13 +100,14 @@ def launched(case: LayerCase, monkeypatch: pytest.MonkeyPatch, attends: bool = F
 
     for module in OTHERS:
         monkeypatch.setattr(f"eagle_aot.triton_kernels.{module}.wrap_triton", Unlaunched)
-    x, weights = case.rows(8, "meta"), case.weights("meta", 132)
+    x, weights = case.rows(8, "meta"), case.weights("meta", 132, 32 * attends)
     exchanged = case.exchanged(weights, 32 * attends)
-    layer = *x, exchanged, *weights
     if not attends:
+        layer = *x, exchanged, *weights
         (call,) = launches(monkeypatch, kernel, lambda: kernel.launch(*layer), (9, 0))
         return call
     store, attend = attention_arguments(8, "meta")
+    layer = *x, exchanged, *with_attention(weights, store, attend)
     (call,) = launches(
         monkeypatch, attention, lambda: attention.launch(layer, store, attend), (9, 0)
     )
@@ -134,14 +137,20 @@ def test_both_kernels_have_the_same_arguments(
 ) -> None:
     from eagle_aot.triton_kernels.layer_products.kernel import SOURCE
 
-    declared = re.search(
-        r"layer_products_kernel\(([^)#]*)#if ATTENDS([^)#]*)#endif", SOURCE.read_text()
-    )
+    declared = re.search(r"layer_products_kernel\(([^)]*)\) {", SOURCE.read_text())
     assert declared is not None
-    text = declared[1] + declared[2] * attends
-    names = [re.sub(r".*[ *]", "", each.strip()) for each in text.split(",")]
+    names = [re.sub(r".*[ *]", "", each.strip()) for each in declared[1].split(",")]
     triton_names = launched(WIDE, monkeypatch, attends).kernel.arg_names
     assert [name.removesuffix("_ptr") for name in triton_names] == [*names, "CUDA"]
+
+
+def test_torch_makes_no_kernel_of_its_own_for_a_shape() -> None:
+    """As it does for numbers that are 1 or multiples of 16."""
+    for blocks, splits in itertools.product((1, 16, 64, 128, 512), (1, 6, 16)):
+        shape = packed_shape(blocks, blocks, splits)
+        assert shape != 1 and shape % 16
+        assert (shape >> 1 & 0x3FF, shape >> 11 & 0x1F) == (blocks, splits)
+        assert (shape >> 16) * splits >= blocks and shape < 1 << 31
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
@@ -182,7 +191,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
 def test_what_the_compiler_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = compiler(monkeypatch)
-    widths = "HIDDEN MLP ATTENDED PROJECTED O_SPLITS DOWN_SPLITS QKV_SPLITS BLOCKS PAIR"
+    widths = "HIDDEN MLP O_SPLITS O_STEPS DOWN_SPLITS BLOCKS PAIR"
     sizes = [f"-D{name}=128" for name in (*widths.split(), "LAUNCHED", "SHARED")]
     with pytest.raises(RuntimeError, match=r"as kernel\.py has it"):
         kernel.nvcc("-ptx", kernel.SOURCE, sizes, TARGET)
@@ -225,7 +234,7 @@ def test_few_rows_launch_one_kernel_and_more_the_others(monkeypatch: pytest.Monk
     calls = [node for node in opened.graph.nodes if node.target is wrapper]
     joined = calls[-1]
     assert "attended_ptr" in joined.kwargs["kwargs"]
-    assert set(joined.kwargs["tensors_to_clone"]) == set(WRITTEN)
+    assert set(joined.kwargs["tensors_to_clone"]) == {f"{name}_ptr" for name in WRITTEN}
     grids = [
         [axis.meta["val"].node.expr for axis in call.kwargs["grid"][0] if isinstance(axis, Node)]
         for call in calls

@@ -1,10 +1,9 @@
 """The CUDA source of layers as one kernel, with fibers of a CPU for threads: its exchanges, shapes
 and places in memory. Bits, whose order of sums is the tensor cores', are compared on a GPU."""
 
-import math
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import CDLL, c_bool, c_void_p
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,13 @@ from torch import Tensor
 
 import support.kernels
 from eagle_aot.triton_kernels.layer_products import op
-from support.kernels.layer_cases import LayerCase, attention_after
+from eagle_aot.triton_kernels.layer_products.macros import common_macros, packed_shape
+from support.kernels.layer_cases import (
+    LayerCase,
+    attention_after,
+    attention_of,
+    macros_of,
+)
 from support.kernels.sdpa_cases import Layer, chain, tree
 
 pytestmark = pytest.mark.skipif(
@@ -32,29 +37,14 @@ SPLITS = [3, 1, 2, 2]
 """Of K. Some programs have several parts of the first product, others none."""
 
 
-def compiled(
-    case: LayerCase,
-    eps: list[float],
-    pair: int,
-    directory: Path,
-    splits: Sequence[int] = SPLITS,
-    attention: Mapping[str, float] | None = None,
-) -> CDLL:
-    """Compile `layer` of `layer_products_on_cpu.cpp`; `pair` is in bytes."""
-    sizes = {
-        "HIDDEN": case.hidden, "MLP": case.mlp, "ATTENDED": case.attended, "BLOCKS": BLOCKS,
-        "PROJECTED": case.projected, "O_SPLITS": splits[0], "DOWN_SPLITS": splits[2],
-        "QKV_SPLITS": splits[3], "HAS_POST": int(case.has_posts), "HAS_SCALE": int(case.has_scale),
-        "SILU": int(case.activation == "silu"), "SHARED": op.SHARED, "PAIR": pair,
-        "LAUNCHED": 32 * op.SETS * (op.WARPS + 1), "KERNEL": f'"{SOURCE}"',
-        "ATTENDS": int(attention is not None), **(attention or {}),
-        **dict(zip(("POST_EPS1", "NEXT_EPS1", "POST_EPS2", "NEXT_EPS2"), eps, strict=True)),
-    }  # fmt: skip
+def compiled(macros: str, directory: Path) -> CDLL:
+    """Compile `layer` of `layer_products_on_cpu.cpp`."""
+    own = f"SHARED={op.SHARED}", f"LAUNCHED={32 * op.SETS * (op.WARPS + 1)}", f'KERNEL="{SOURCE}"'
     folder, library = Path(support.kernels.__path__[0]), directory / "layer.so"
     flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
-    macros = [f"-D{name}={value}" for name, value in sizes.items()]
+    defined = [f"-D{macro}" for macro in (*macros.split(), *own)]
     files = "-o", str(library), str(folder / "layer_products_on_cpu.cpp")
-    subprocess.run(["nvcc", "-allow-unsupported-compiler", *flags, *macros, *files], check=True)
+    subprocess.run(["nvcc", "-allow-unsupported-compiler", *flags, *defined, *files], check=True)
     return CDLL(str(library))
 
 
@@ -81,17 +71,20 @@ def run(
     inputs = [*x, *pairs, *norms]
     layer.restype = c_bool
     addresses = [(c_void_p * len(group))(*(each.data_ptr() for each in group))
-                 for group in (inputs, outputs, heads)]  # fmt: skip
-    assert layer(*addresses, rows, seed), "threads wait for each other"
+                 for group in (inputs, outputs, heads or 13 * x[:1])]  # fmt: skip
+    sizes = codes[0].shape[1], codes[3].shape[0]
+    shapes = [packed_shape(size, codes[at].shape[1], splits[at])
+              for size, at in zip(sizes, (0, 3), strict=True)]  # fmt: skip
+    attends = 1 if heads else 2
+    assert layer(*addresses, rows, *shapes, attends, seed), "threads wait for each other"
     return outputs
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_separate_operators_do(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    weights = case.weights("cpu", BLOCKS)
-    weights[2][:] = SPLITS
-    library = compiled(case, weights[7], case.exchanged(weights).numel(), tmp_path)
+    weights = case.weights("cpu", BLOCKS, splits=SPLITS)
+    library = compiled(weights[-1], tmp_path)
     for rows in (1, 3, 8):
         x = case.rows(rows, "cpu")
         exchanged = case.exchanged(weights)
@@ -114,26 +107,39 @@ TEXTS = {
 }
 
 
+OTHER = LayerCase(512, 512, 896, 768)
+"""Of other attentions on both sides."""
+
+
 @pytest.fixture(scope="module")
-def attending(tmp_path_factory: pytest.TempPathFactory) -> tuple[CDLL, tuple[Any, ...], int]:
-    """A library, the weights of its layer, and how much it exchanges."""
-    weights = ATTENDING.weights("cpu", BLOCKS)
-    weights[2][:] = [2, 1, 2, 2]
-    size = op.exchanged_size(weights[0], weights[2], BLOCKS, HEADS.heads)
-    macros = {
-        "HEADS": HEADS.heads, "GROUP": HEADS.heads // HEADS.kv_heads, "WINDOW": HEADS.window,
-        "RING_SLOTS": HEADS.ring, "SLOTS": HEADS.ring + 8, "KEY_PITCH": HEADS.head_dim,
-        "OF_HEAD": 2 * (HEADS.ring + 8) * HEADS.head_dim, "HEAD_EPS": 1e-6,
-        "SCALE": HEADS.scale * math.log2(math.e), "NORM_VALUES": 1, "MOVES": 2 * op.RANKS,
-    }  # fmt: skip
-    folder = tmp_path_factory.mktemp("attending")
-    return compiled(ATTENDING, weights[7], size, folder, weights[2], macros), weights, size
+def attending(tmp_path_factory: pytest.TempPathFactory) -> tuple[CDLL, list[tuple[Any, ...]], int]:
+    """A library, the weights of both layers that it serves, and how much they exchange."""
+    both = [
+        case.weights("cpu", BLOCKS, splits=splits)
+        for case, splits in ((ATTENDING, [2, 1, 2, 2]), (OTHER, [3, 1, 2, 1]))
+    ]
+    size = op.exchanged_size(both[0][0], [3, 1, 2, 2], BLOCKS, HEADS.heads)
+    attention = attention_of(both[0], *attention_after(HEADS, TEXTS["one row"]))
+    macros, same = common_macros([macros_of(each, size) for each in both], [attention, {}])
+    assert macros == same
+    return compiled(macros, tmp_path_factory.mktemp("attending")), both, size
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_layer_of_other_widths_runs_the_same_code(rows: int, attending: Any) -> None:
+    library, (_, weights), size = attending
+    x, exchanged = OTHER.rows(rows, "cpu"), torch.full((size,), op.EMPTY, dtype=torch.int32)
+    *expected, _ = op.separate_kernels(*x, exchanged, *weights)
+    _, _, _, stream, normed, parts = run(library.layer, x, exchanged, weights, rows)
+    parts = parts.view(torch.bfloat16).flatten()[: parts.numel()].view(parts.shape)  # of one split
+    for found, wanted in zip((parts, stream, normed), expected, strict=True):
+        assert (found - wanted).float().norm() / wanted.float().norm() < 0.01
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_attention_after_is_that_of_separate_operators(name: str, attending: Any) -> None:
     """Of the second of two texts. An entry before the rows is moved; theirs are not stored yet."""
-    library, weights, size = attending
+    library, (weights, _), size = attending
     store, attend = attention_after(HEADS, TEXTS[name])
     before, caches, integers = store[:4], store[4:6], store[6:9] + attend[:3]
     rows = len(integers[0])

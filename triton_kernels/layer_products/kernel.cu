@@ -15,9 +15,10 @@
 //
 // With ATTENDS the next layer's attention follows, of one text: see `attention.cuh`.
 //
-// Sizes are macros, which `kernel.py` defines: the widths HIDDEN, MLP, ATTENDED and PROJECTED (of q/k/v), O_SPLITS,
-// DOWN_SPLITS, QKV_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both norms, and
-// the bytes SHARED and PAIR, and LAUNCHED threads.
+// A kernel whose code is not in a multiprocessor's cache takes 4 us longer. So all layers of a program launch the same one,
+// and what they differ in are arguments: see `Shape`. Other sizes are macros, which `kernel.py` defines: the widths HIDDEN and
+// MLP, the most O_SPLITS and O_STEPS, DOWN_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both
+// norms, and the bytes SHARED and PAIR, and LAUNCHED threads.
 #include "ptx.cuh"
 
 #define SETS 2
@@ -60,11 +61,10 @@ static_assert(PAIR_END <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as ker
 #define STEPS(columns, splits) (((columns) / 128 + (splits) - 1) / (splits))
 #define PITCH(blocks) (256 * (blocks) + 64)
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
-#define X_OF_ROW PITCH(LARGER(TILES, LARGER(STEPS(ATTENDED, O_SPLITS), STEPS(MLP, DOWN_SPLITS))))
+#define X_OF_ROW PITCH(LARGER(TILES, LARGER(O_STEPS, STEPS(MLP, DOWN_SPLITS))))
 #define MOST_SLOTS 6
 static_assert((SHARED - ROWS * X_OF_ROW) / SLOT >= 4 && PROGRAMS >= ROWS, "as op.is_served has it");
-static_assert(TILES % 2 == 0 && PROJECTED / 128 * QKV_SPLITS % 2 == 0, "sets compute neighbouring tiles");
-static_assert((O_SPLITS - 1) * STEPS(ATTENDED, O_SPLITS) < ATTENDED / 128, "no split is empty");
+static_assert(TILES % 2 == 0, "sets compute neighbouring tiles");
 static_assert((DOWN_SPLITS - 1) * STEPS(MLP, DOWN_SPLITS) < MLP / 128, "no split is empty");
 
 typedef __nv_bfloat16 bf16;
@@ -119,6 +119,15 @@ __device__ __forceinline__ void add(float (&acc)[4], const uint4& v) {
   acc[2] = __fadd_rn(acc[2], __uint_as_float(v.z)), acc[3] = __fadd_rn(acc[3], __uint_as_float(v.w));
 }
 
+// A product whose size layers differ in: how many blocks of columns or tiles it has, among how many programs its columns are
+// split, and the blocks of each. One odd number: Triton compiles again for numbers that are 1 or multiples of 16.
+struct Shape {
+  int packed;
+  __device__ int size() const { return packed >> 1 & 0x3FF; }
+  __device__ int splits() const { return packed >> 11 & 0x1F; }
+  __device__ int steps() const { return packed >> 16; }
+};
+
 struct Product {
   const uint8_t *codes, *scales;
   int tiles, blocks, splits, steps;  // of 128 outputs; of 128 columns; programs among which K is split; their blocks
@@ -129,7 +138,7 @@ struct Piece {
   int tile, split, first, last;  // blocks of columns
 };
 
-// The i-th piece of a product that a program computes; false if there is none. Divisors are constants, for speed.
+// The i-th piece of a product that a program computes; false if there is none. It divides by constants alone, for speed.
 __device__ __forceinline__ bool piece_of(const Product& p, int program, int i, Piece& piece) {
   if (p.even) {  // gate and up
     // First the start of the last tile, which another program goes on with, and last the end of the first one,
@@ -143,8 +152,9 @@ __device__ __forceinline__ bool piece_of(const Product& p, int program, int i, P
     return i < n;
   }
   const int unit = program + i * PROGRAMS;
-  piece.split = p.tiles == TILES ? unit / TILES : unit / (PROJECTED / 128);
-  piece.tile = unit - piece.split * p.tiles;
+  piece.split = 0;
+  piece.tile = unit;
+  for (; piece.tile >= p.tiles && piece.split < p.splits; piece.split++) piece.tile -= p.tiles;
   piece.first = piece.split * p.steps;
   piece.last = min(piece.first + p.steps, p.blocks);
   return unit < p.tiles * p.splits;
@@ -163,7 +173,7 @@ struct Ring {
 // Two slots of each set are on their way at a time: with one, memory is not busy; with more, results that programs wait for
 // queue up after weights. The first SLOW slots of a product come one at a time, while programs wait for its x.
 #define SLOW 4
-__device__ __forceinline__ void fetch_weights(const Product& p, int program, Ring& ring, uint64_t policy, bool waits) {
+__device__ __forceinline__ void fetch_weights(Product p, int program, Ring& ring, uint64_t policy, bool waits) {
   Piece piece;
   int slot = 0;
 #pragma unroll 1
@@ -197,11 +207,22 @@ __device__ __forceinline__ void give_piece(uint8_t* row, unsigned piece, const u
   give(at, v.x), give(at + 16, v.y), give(at + 32, v.z), give(at + 48, v.w);
 }
 
-// Copies `blocks` blocks of columns of x, at most MOST, to shared memory, by all threads of both sets; with EXCHANGE as soon
-// as they are there, and in the order that they have there. Rows of a pair lie WIDTH columns from each other, pairs lie
-// `pair` bytes from each other.
-template <bool EXCHANGE, int WIDTH, int MOST>
-__device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32_t pair, int blocks, int rows, unsigned thread) {
+// Copies `blocks` blocks of columns of x to shared memory, by all threads of both sets. Rows have `width` columns.
+__device__ __forceinline__ void fetch_attended(uint32_t to, const bf16* x, int width, int blocks, int pitch, int rows,
+                                               unsigned thread) {
+#pragma unroll 1
+  for (int row = 0; row < rows; row++, to += pitch, x += width)
+#pragma unroll 1
+    for (unsigned piece = thread; piece < 16 * blocks; piece += SETS * WARPS * 32)
+#pragma unroll
+      for (int word = 0; word < 4; word++) copy_async1(to + place_of(piece) + 16 * word, x + 8 * piece + 2 * word);
+  await_copies();
+}
+
+// Copies `blocks` blocks of columns of exchanged x, at most MOST, to shared memory as soon as they are there, in the order that
+// they have there. Rows of a pair lie WIDTH columns from each other.
+template <int WIDTH, int MOST>
+__device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, int blocks, int rows, unsigned thread) {
   const int AT_ONCE = 4, PER_ROW = 16 * MOST, COUNT = SETS * WARPS * 32;
 #pragma unroll 1
   for (unsigned start = thread; start < rows * PER_ROW; start += AT_ONCE * COUNT) {
@@ -210,20 +231,13 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, const uint8_t* x, uint32
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       unsigned i = start + k * COUNT, row = i / PER_ROW, column = i % PER_ROW;
-      offsets[k] = row < rows && column < 16 * blocks ? row / 2 * pair + row % 2 * (2 * WIDTH) + 16 * column : NONE;
+      offsets[k] = row < rows && column < 16 * blocks ? row / 2 * PAIR + row % 2 * (2 * WIDTH) + 16 * column : NONE;
     }
-    if (EXCHANGE)
-      await(v, x, offsets);
-    else
-      look(v, x, offsets);
+    await(v, x, offsets);
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       unsigned i = start + k * COUNT, row = i / PER_ROW, column = i % PER_ROW;
-      if (row >= rows || column >= 16 * blocks) continue;
-      if (EXCHANGE)
-        store4(to + row * PITCH(MOST) + column * 16, v[k]);
-      else
-        store_piece(to + row * PITCH(MOST), column, v[k]);
+      if (row < rows && column < 16 * blocks) store4(to + row * PITCH(MOST) + column * 16, v[k]);
     }
   }
 }
@@ -302,17 +316,18 @@ __device__ __forceinline__ float activated(float g, float up) {
   return __fmul_rn(up, __fmul_rn(g, s));
 }
 
-// The sum of what SPLITS warps give, in ascending order; the last of them has `own`.
-template <int SPLITS>
-__device__ __forceinline__ void add_up(float (&own)[4], const uint8_t* first, int distance) {
-  uint4 v[SPLITS] = {};
-  uint32_t offsets[SPLITS];
+// The sum of what `splits` warps give, in ascending order; the last of them has `own`.
+__device__ __forceinline__ void add_up(float (&own)[4], const uint8_t* first, int distance, int splits) {
+  const int MOST = LARGER(O_SPLITS, DOWN_SPLITS);
+  uint4 v[MOST] = {};
+  uint32_t offsets[MOST];
 #pragma unroll
-  for (int s = 0; s < SPLITS; s++) offsets[s] = s < SPLITS - 1 ? s * distance : NONE;
+  for (int s = 0; s < MOST; s++) offsets[s] = s < splits - 1 ? s * distance : NONE;
   await(v, first, offsets);
   float sum[4] = {};
 #pragma unroll
-  for (int s = 0; s < SPLITS - 1; s++) add(sum, v[s]);
+  for (int s = 0; s < MOST - 1; s++)
+    if (s < splits - 1) add(sum, v[s]);
 #pragma unroll
   for (int k = 0; k < 4; k++) own[k] = __fadd_rn(sum[k], own[k]);
 }
@@ -484,27 +499,27 @@ __device__ __forceinline__ void give_hidden(const Lane& lane, const Piece& piece
 }
 
 // The last of the splits adds up what the others give, and gives the branch.
-template <int SPLITS>
-__device__ __forceinline__ void give_branch(const Lane& lane, const Piece& piece, float (&acc)[4], int parts_at, int branch_at) {
+__device__ __forceinline__ void give_branch(const Lane& lane, const Piece& piece, float (&acc)[4], int splits, int parts_at,
+                                            int branch_at) {
   const int DISTANCE = TILES * WARPS * PART;
   uint8_t* parts = lane.exchanged + parts_at + (piece.tile * WARPS + lane.warp) * PART + lane.j * 16;
-  if (piece.split < SPLITS - 1) {
+  if (piece.split < splits - 1) {
     if (lane.is_live()) give(parts + piece.split * DISTANCE, acc);
     return;
   }
-  if (lane.is_live()) add_up<SPLITS>(acc, parts, DISTANCE);
+  if (lane.is_live()) add_up(acc, parts, DISTANCE, splits);
   __syncwarp();
   uint32_t low = neighbours(acc[0], acc[1], lane.j), high = neighbours(acc[2], acc[3], lane.j);
   uint8_t* branch = lane.at(branch_at, HIDDEN, 128 * piece.tile + 16 * lane.warp);
   if (lane.row() < lane.rows) give(branch, low), give(branch + 16, high);
 }
 
-__device__ __forceinline__ void store_parts(const Lane& lane, const Piece& piece, const float (&acc)[4], void* out) {
+__device__ __forceinline__ void store_parts(const Lane& lane, const Product& p, const Piece& piece, const float (&acc)[4], void* out) {
 #pragma unroll
   for (int k = 0; k < 2; k++)
     if (2 * lane.pair + k < lane.rows) {
-      size_t at = (size_t)(piece.split * lane.rows + 2 * lane.pair + k) * PROJECTED + 128 * piece.tile + 16 * lane.warp + lane.j;
-      if (QKV_SPLITS == 1)
+      size_t row = piece.split * lane.rows + 2 * lane.pair + k, at = 128 * (row * p.tiles + piece.tile) + 16 * lane.warp + lane.j;
+      if (p.splits == 1)
         ((bf16*)out)[at] = __float2bfloat16_rn(acc[k]), ((bf16*)out)[at + 8] = __float2bfloat16_rn(acc[2 + k]);
       else
         ((float*)out)[at] = acc[k], ((float*)out)[at + 8] = acc[2 + k];
@@ -530,20 +545,17 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
                       const uint8_t* gate_codes, const uint8_t* gate_scales, const uint8_t* down_codes,
                       const uint8_t* down_scales, const uint8_t* qkv_codes, const uint8_t* qkv_scales, const bf16* post1,
                       const bf16* next1, const bf16* post2, const bf16* scale2, const bf16* next2, uint8_t* exchanged,
-                      uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows
-#if ATTENDS
-                      , bf16* k, bf16* v, bf16* attended2, const float* cos, const float* sin, const bf16* q_weight,
+                      uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows,
+                      int of_o, int of_qkv, bf16* k, bf16* v, bf16* attended2, const float* cos, const float* sin, const bf16* q_weight,
                       const bf16* k_weight, const long long* row_slots, const long long* sources, const long long* targets,
-                      const long long* positions, const long long* sequences, const long long* tail, int attends
-#endif
-                      ) {
+                      const long long* positions, const long long* sequences, const long long* tail, int attends) {
   const uint32_t memory = shared_address(dynamic_shared());
   auto& barriers = static_shared<uint64_t[SETS][2 * MOST_SLOTS]>();
   auto& sums = static_shared<float[SETS][8]>();
 #if ATTENDS
   const uint32_t entry_barriers = shared_address(&static_shared<uint64_t[4]>());
   const int head = blockIdx.x / RANKS, rank = blockIdx.x % RANKS;
-  const bool has_head = attends && head < HEADS / GROUP;
+  const bool has_head = attends == 1 && head < HEADS / GROUP;
   auto of_head = [&] {
     return Attention{k + (size_t)head * OF_HEAD, v + (size_t)head * OF_HEAD, cos, sin, q_weight, k_weight, row_slots, positions,
                      tail, exchanged, attended2, memory, entry_barriers, rows, head, rank, sequences[0] * SLOTS};
@@ -562,12 +574,13 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   ring.full = shared_address(&barriers[set][0]);
   ring.empty = ring.full + 8 * MOST_SLOTS;
   uint32_t x_at = memory + slots * SLOT;
+  const Shape o{of_o}, qkv{of_qkv};
   auto product = [&](int phase) {
     switch (phase) {
-      case 0: return Product{o_codes, o_scales, TILES, ATTENDED / 128, O_SPLITS, STEPS(ATTENDED, O_SPLITS), false};
+      case 0: return Product{o_codes, o_scales, TILES, o.size(), o.splits(), o.steps(), false};
       case 1: return Product{gate_codes, gate_scales, 2 * MLP / 128, TILES, 1, TILES, true};
       case 2: return Product{down_codes, down_scales, TILES, MLP / 128, DOWN_SPLITS, STEPS(MLP, DOWN_SPLITS), false};
-      default: return Product{qkv_codes, qkv_scales, PROJECTED / 128, TILES, QKV_SPLITS, STEPS(HIDDEN, QKV_SPLITS), false};
+      default: return Product{qkv_codes, qkv_scales, qkv.size(), TILES, qkv.splits(), qkv.steps(), false};
     }
   };
 
@@ -622,7 +635,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   };
 #pragma unroll 1
   for (int phase = 0; phase < 4; phase++) {
-    Product p = product(phase);
+    const Product p = product(phase);
     const bool whole = phase % 2;  // all columns of x are in shared memory, not those of a piece
     Piece piece;
 #pragma unroll 1
@@ -631,18 +644,16 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
         sets_barrier();  // x of the product before is not read any more
         const int blocks = piece.last - piece.first;
         if (phase == 0)
-          fetch_rows<false, ATTENDED, STEPS(ATTENDED, O_SPLITS)>(x_at, (const uint8_t*)attended + 256 * piece.first,
-                                                                 4 * ATTENDED, blocks, rows, thread);
+          fetch_attended(x_at, attended + 128 * piece.first, 128 * p.blocks, blocks, PITCH(p.steps), rows, thread);
         else if (phase == 2)
-          fetch_rows<true, MLP, STEPS(MLP, DOWN_SPLITS)>(x_at, exchanged + MLP_AT + 256 * piece.first, PAIR, blocks, rows,
-                                                         thread);
+          fetch_rows<MLP, STEPS(MLP, DOWN_SPLITS)>(x_at, exchanged + MLP_AT + 256 * piece.first, blocks, rows, thread);
         else if (is_alone) {
           Norm norm = norm_behind(phase == 3, 0);
           if (phase == 3) norm.stream = nullptr;
           if (phase == 1 || blockIdx.x) norm.sum = nullptr;
           if (set == 0) residual_norm_alone(norm, x_at, x_at + X_OF_ROW, sums[0], thread);
         } else
-          fetch_rows<true, HIDDEN, TILES>(x_at, exchanged + NORMED_AT + (phase == 1 ? 0 : 4 * HIDDEN), PAIR, TILES, rows, thread);
+          fetch_rows<HIDDEN, TILES>(x_at, exchanged + NORMED_AT + (phase == 1 ? 0 : 4 * HIDDEN), TILES, rows, thread);
         __syncwarp();
         sets_barrier();
       }
@@ -668,17 +679,17 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
 #pragma unroll
       for (int k = 0; k < 4; k++) acc[k] *= 16777216.0f;  // 2^24: see `unpacked`
       if (phase == 0)
-        give_branch<O_SPLITS>(own, piece, acc, 0, BRANCH_AT);
+        give_branch(own, piece, acc, p.splits, 0, BRANCH_AT);
+      else if (phase == 2)
+        give_branch(own, piece, acc, DOWN_SPLITS, DOWN_AT, BRANCH_AT + 4 * HIDDEN);
       else if (phase == 1)
         give_hidden(own, piece, acc);
-      else if (phase == 2)
-        give_branch<DOWN_SPLITS>(own, piece, acc, DOWN_AT, BRANCH_AT + 4 * HIDDEN);
 #if ATTENDS
-      else if (attends)
+      else if (attends == 1)
         give_projected(own, piece, acc);
 #endif
       else
-        store_parts(own, piece, acc, out);
+        store_parts(own, p, piece, acc, out);
     }
 #if ATTENDS && MOVES
     if (phase == 0 && has_head && set == 1)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm import small_m
+from eagle_aot.triton_kernels.layer_products.macros import packed_shape
 from eagle_aot.triton_kernels.layer_products.op import ROWS, SETS, SHARED, WARPS, composed
 from eagle_aot.triton_kernels.residual_norm import kernel as residual_norm
 from eagle_aot.triton_kernels.row_tiling import one_if_positive
@@ -31,7 +32,7 @@ LAUNCHED_WARPS = SETS * (WARPS + 1)
 MARK = "compiled from kernel.cu:"
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "attends"])
 def layer_products_kernel(
     attended_ptr: tl.tensor,
     stream_ptr: tl.tensor,
@@ -55,6 +56,22 @@ def layer_products_kernel(
     normed2_ptr: tl.tensor,
     out_ptr: tl.tensor,
     rows: tl.tensor,
+    of_o: tl.tensor,
+    of_qkv: tl.tensor,
+    k_ptr: tl.tensor,
+    v_ptr: tl.tensor,
+    attended2_ptr: tl.tensor,
+    cos_ptr: tl.tensor,
+    sin_ptr: tl.tensor,
+    q_weight_ptr: tl.tensor,
+    k_weight_ptr: tl.tensor,
+    row_slots_ptr: tl.tensor,
+    sources_ptr: tl.tensor,
+    targets_ptr: tl.tensor,
+    positions_ptr: tl.tensor,
+    sequences_ptr: tl.tensor,
+    tail_ptr: tl.tensor,
+    attends: tl.tensor,
     CUDA: tl.constexpr,
 ) -> None:
     """Stand for the kernel of `kernel.cu`: its arguments, and stores to all that others may read.
@@ -67,6 +84,9 @@ def layer_products_kernel(
     tl.store(stream2_ptr, number.to(stream2_ptr.dtype.element_ty))
     tl.store(normed2_ptr, number.to(normed2_ptr.dtype.element_ty))
     tl.store(out_ptr, number.to(out_ptr.dtype.element_ty))
+    tl.store(k_ptr, number.to(k_ptr.dtype.element_ty))
+    tl.store(v_ptr, number.to(v_ptr.dtype.element_ty))
+    tl.store(attended2_ptr, number.to(attended2_ptr.dtype.element_ty))
 
 
 def launch(*layer: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -75,13 +95,15 @@ def launch(*layer: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     For every number of rows either this kernel's grid is empty or those of all others are.
     """
-    results, operands, sizes = prepare(*layer)
-    multiprocessors, rows = layer[-1], layer[1].shape[-2]
-    wrap_triton(layer_products_kernel)[(multiprocessors * one_if_positive(ROWS + 1 - rows),)](
-        *operands,
-        rows,
-        CUDA=described({**sizes, "ATTENDS": 0}),
-        num_warps=SETS * WARPS,
+    results, operands = prepare(*layer)
+    stream, *_, multiprocessors, macros = layer[1:]
+    entries = [stream.new_empty(1) for _ in range(3)]  # nothing attends
+    angles, integers = (stream.new_empty(1, dtype=kind) for kind in (torch.float32, torch.int64))
+    few = one_if_positive(ROWS + 1 - stream.shape[-2])
+    not_one = 3 - few  # a symbol, as where heads attend: for a number torch makes another kernel
+    nothing = *entries, angles, angles, stream, stream, *(integers for _ in range(6)), not_one
+    wrap_triton(layer_products_kernel)[(multiprocessors * few,)](
+        *operands, *nothing, CUDA=described(macros)
     )
     return results
 
@@ -99,30 +121,18 @@ def prepare(
     activation: str,
     eps: list[float],
     multiprocessors: int,
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], list[Tensor], dict[str, int | float]]:
+    macros: str,
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], list[Any]]:
     """Launch what more rows need, and return the results of `launch`, [S, 1, R, N], [1, R, H] twice
-    and what is exchanged; the first arguments of the CUDA kernel; and its sizes."""
+    and what is exchanged; and the arguments of the CUDA kernel before those of attention."""
     posts = post_weights or next_weights
     attended, stream = attended.contiguous(), stream.contiguous()
     kernels = partial(small_m.launch, above=ROWS), partial(residual_norm.launch, above=ROWS)
-    out, stream2, normed2, stream1, _, hidden = composed(
+    out, stream2, normed2, stream1, _, _ = composed(
         *kernels, attended, stream, codes, scales, splits, post_weights, next_weights, scale,
         activation, eps,
     )  # fmt: skip
     emptied = torch.empty_like(exchanged)
-    sizes = {
-        "HIDDEN": stream.shape[-1],
-        "MLP": hidden.shape[-1],
-        "ATTENDED": attended.shape[-1],
-        "PROJECTED": out.shape[-1],
-        **{f"{name}_SPLITS": splits[at] for name, at in (("O", 0), ("DOWN", 2), ("QKV", 3))},
-        "BLOCKS": multiprocessors,
-        "PAIR": exchanged.numel(),  # bytes of a fourth of it
-        "HAS_POST": int(bool(post_weights)),
-        "HAS_SCALE": int(scale is not None),
-        "SILU": int(activation == "silu"),
-        **dict(zip(("POST_EPS1", "NEXT_EPS1", "POST_EPS2", "NEXT_EPS2"), eps, strict=True)),
-    }
     operands = [
         attended,
         stream,
@@ -138,18 +148,20 @@ def prepare(
         stream2,
         normed2,
         out,
+        stream.shape[-2],
+        packed_shape(codes[0].shape[1], codes[0].shape[1], splits[0]),
+        packed_shape(codes[3].shape[0], codes[3].shape[1], splits[3]),
     ]
-    return (out, stream2, normed2, emptied), operands, sizes
+    return (out, stream2, normed2, emptied), operands
 
 
-def described(sizes: dict[str, int | float]) -> str:
-    """Return the text that stands in the kernel's code for `kernel.cu` with these macros.
+def described(macros: str) -> str:
+    """Return the text that stands in the kernel's code for `kernel.cu` with `macros`.
 
     In small letters: where torch analyses a kernel, a D of a constant is an attribute of a pointer.
     """
-    macros = sizes | {"shared": SHARED, "launched": 32 * LAUNCHED_WARPS}
-    text = " ".join(f"{name}={value!r}" for name, value in macros.items())
-    return f"{MARK} {digest()} {text}".lower()
+    sizes = f"shared={SHARED} launched={32 * LAUNCHED_WARPS}"
+    return f"{MARK} {digest()} {macros} {sizes}".lower()
 
 
 @cache

@@ -96,6 +96,7 @@ def layer_products(
     activation: str,
     eps: list[float],
     multiprocessors: int,
+    macros: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the parts of the next layer's queries, keys and values, the stream and its norm, and
     what the next `layer_products` exchanges.
@@ -105,7 +106,8 @@ def layer_products(
     of `int4_small_m`. Around the second and third, the residual sums and norms are those of
     `residual_norm`, the first with `post_weights[0]` and `next_weights[0]` [H], the second with the
     others and `scale` [1]. `post_weights` is empty without them. `eps` are post, next, post, next.
-    Parts are [S, 1, R, N], stream [1, R, H] and its norm too. The kernel fills `multiprocessors`.
+    Parts are [S, 1, R, N], stream [1, R, H] and its norm too. The kernel fills `multiprocessors`
+    and is compiled with `macros`: see `macros.py`.
     `exchanged` int32 [`exchanged_size` or more], full of `EMPTY`, is its own: nothing else reads
     what it leaves there. The last result is as large, and empty for a next call of as many rows.
     """
@@ -113,7 +115,7 @@ def layer_products(
 
     return launch(
         attended, stream, exchanged, codes, scales, splits, post_weights, next_weights, scale,
-        activation, eps, multiprocessors,
+        activation, eps, multiprocessors, macros,
     )  # fmt: skip
 
 
@@ -123,7 +125,7 @@ def separate_kernels(
     """Do what `layer_products` does by the operators that it replaces: [S, 1, R, N], [1, R, H]
     twice, and what is not used."""
     kernels = int4_small_m, residual_norm
-    parts, stream, normed, *_ = composed(*kernels, attended, stream, *arguments[:-1])
+    parts, stream, normed, *_ = composed(*kernels, attended, stream, *arguments[:-2])
     return parts, stream, normed, torch.empty_like(exchanged)
 
 
@@ -217,6 +219,7 @@ def layer_attention(
     activation: str,
     eps: list[float],
     multiprocessors: int,
+    macros: str,
     cos: Tensor,
     sin: Tensor,
     q_weight: Tensor,
@@ -247,7 +250,7 @@ def layer_attention(
 
     layer = (
         attended, stream, exchanged, codes, scales, splits, post_weights, next_weights, scale,
-        activation, eps, multiprocessors,
+        activation, eps, multiprocessors, macros,
     )  # fmt: skip
     store = (
         cos, sin, q_weight, k_weight, k_cache, v_cache, row_slots, sources, targets, heads,
@@ -260,15 +263,15 @@ def layer_attention(
 def _all_separate(
     attended: Tensor, stream: Tensor, exchanged: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    parts, stream, normed, emptied = separate_kernels(attended, stream, exchanged, *arguments[:9])
-    return separate_attention(parts, *arguments[9:]), stream, normed, emptied
+    parts, stream, normed, emptied = separate_kernels(attended, stream, exchanged, *arguments[:10])
+    return separate_attention(parts, *arguments[10:]), stream, normed, emptied
 
 
 @layer_attention.register_fake
 def _shapes_after(
     attended: Tensor, stream: Tensor, exchanged: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    k_cache, heads = arguments[13], arguments[18]
+    k_cache, heads = arguments[14], arguments[19]
     out = stream.new_empty((*stream.shape[:-1], heads * k_cache.shape[-1]))
     return out, torch.empty_like(stream), torch.empty_like(stream), torch.empty_like(exchanged)
 

@@ -45,9 +45,12 @@ __device__ __forceinline__ unsigned lane_id() {
   asm("mov.u32 %0, %%laneid;" : "=r"(id));
   return id;
 }
-// Copies 16 bytes; they are there for this thread once its `await_copies` returns.
+// Copy 16 or 4 bytes; they are there for this thread once its `await_copies` returns.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_async1(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

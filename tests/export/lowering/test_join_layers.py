@@ -73,6 +73,8 @@ def test_attention_in_rings_is_joined_too(batch: int) -> None:
     joined = program.graph.find_nodes(op="call_function", target=WITH_ATTENTION)
     left = len(program.graph.find_nodes(op="call_function", target=STORE))
     assert (stores, len(joined), left) == (7, 5, 2)
+    joined += program.graph.find_nodes(op="call_function", target=JOINED)
+    assert len({node.args[12] for node in joined}) == 1, "all are compiled alike"
 
 
 @pytest.mark.parametrize("attending", [False, True])

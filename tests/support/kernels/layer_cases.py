@@ -1,5 +1,6 @@
 """Decoder layers between two attentions, with random packed weights, and the second of these."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import choose_splits
+from eagle_aot.triton_kernels.layer_products.macros import (
+    NO_ATTENTION,
+    Macros,
+    attention_macros,
+    common_macros,
+    layer_macros,
+    written,
+)
 from eagle_aot.triton_kernels.layer_products.op import EMPTY, exchanged_size
 from support.kernels.sdpa_cases import TAIL, Layer, Text, forward
 
@@ -23,8 +32,11 @@ class LayerCase:
     has_posts: bool = True
     has_scale: bool = True
 
-    def weights(self, device: str, multiprocessors: int) -> tuple[Any, ...]:
-        """Return the arguments of `layer_products` after the first three."""
+    def weights(
+        self, device: str, multiprocessors: int, heads: int = 0, splits: Sequence[int] = ()
+    ) -> tuple[Any, ...]:
+        """Return the arguments of `layer_products` after the first three; `heads` are those for
+        which programs exchange something, `splits` those of products if not as usual."""
         shapes = (
             (self.hidden, self.attended),
             (2 * self.mlp, self.hidden),
@@ -32,12 +44,13 @@ class LayerCase:
             (self.projected, self.hidden),
         )
         packed = [random_weight(*shape, device) for shape in shapes]
-        splits = [choose_splits(n, k // 128, multiprocessors) for n, k in shapes]
-        splits[1] = 1
+        usual = [choose_splits(n, k // 128, multiprocessors) for n, k in shapes]
+        splits = list(splits) or [usual[0], 1, *usual[2:]]
         norms = 1 + 0.1 * torch.randn(4, self.hidden, device=device, dtype=torch.bfloat16)
         scale = torch.full((1,), 0.9, device=device, dtype=torch.bfloat16)
-        return (
-            [codes for codes, _ in packed],
+        codes = [codes for codes, _ in packed]
+        weights = (
+            codes,
             [scales for _, scales in packed],
             splits,
             list(norms[:2]) if self.has_posts else [],
@@ -47,6 +60,8 @@ class LayerCase:
             [1e-6, 1e-5, 1e-6, 1e-6],
             multiprocessors,
         )
+        size = exchanged_size(codes, splits, multiprocessors, heads)
+        return *weights, *common_macros([macros_of(weights, size)], [{}])
 
     def rows(self, count: int, device: str) -> tuple[Tensor, Tensor]:
         """Return what attention gives and the stream, [1, count, ...]."""
@@ -59,9 +74,35 @@ class LayerCase:
     def exchanged(self, weights: tuple[Any, ...], heads: int = 0) -> Tensor:
         """Return the memory that programs of the kernel exchange for `weights`, empty; with
         attention of as many query heads as `heads` after it."""
-        codes, _, splits, *_, count = weights
+        codes, _, splits, *_, count, _ = weights
         like, size = codes[0], exchanged_size(codes, splits, count, heads)
         return like.new_full((size,), EMPTY, dtype=torch.int32)
+
+
+def macros_of(weights: tuple[Any, ...], size: int) -> Macros:
+    """Return the macros of a layer with `weights`, whose programs exchange `size` numbers."""
+    codes, _, splits, posts, _, scale, activation, eps, count, *_ = weights
+    return layer_macros(codes, splits, bool(posts), scale is not None, activation, eps, count, size)
+
+
+def with_attention(
+    weights: tuple[Any, ...], store: tuple[Any, ...], attend: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Return `weights` for a kernel that attends, with the arguments of `layer_attention` after
+    them."""
+    macros, own = weights[-1], attention_of(weights, store, attend)
+    return *weights[:-1], macros.replace(written(NO_ATTENTION), written(own))
+
+
+def attention_of(
+    weights: tuple[Any, ...], store: tuple[Any, ...], attend: tuple[Any, ...]
+) -> Macros:
+    """Return the macros of the attention after a layer with `weights`."""
+    codes, _, splits, *_ = weights
+    k_cache, sources = store[4], store[7]
+    parts = splits[3], codes[3].shape[0] * 128
+    moves = 0 if sources is None else sources.shape[1]
+    return attention_macros(k_cache, parts, store[9:], attend[3:], moves)
 
 
 def random_weight(features: int, columns: int, device: str) -> tuple[Tensor, Tensor]:

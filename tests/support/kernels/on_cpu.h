@@ -201,6 +201,10 @@ static void copy_async(uint32_t to, const void* from) {
   running->copies.push_back({running->block, to, from, 16, NO_BARRIER});
   end_some(running->copies, 2);
 }
+static void copy_async1(uint32_t to, const void* from) {
+  running->copies.push_back({running->block, to, from, 4, NO_BARRIER});
+  end_some(running->copies, 2);
+}
 static void await_copies() {
   while (!running->copies.empty()) end_some(running->copies, 2);
 }
