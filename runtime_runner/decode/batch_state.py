@@ -91,9 +91,9 @@ class BatchState:
 
     def advance(self, accepted: Accepted, *, scattered: bool) -> None:
         """Continue after the accepted path, which is `scattered` over slots if it is a tree's."""
-        is_valid = accepted.bonus_position >= 0
-        self.bonus.copy_(accepted.last_token)
-        self.position.copy_(masked(is_valid, accepted.bonus_position + accepted.count + 1))
+        torch.gather(accepted.tokens, 1, accepted.count.unsqueeze(1), out=self.bonus)
+        first = accepted.bonus_position
+        masked(first >= 0, first + accepted.count + 1, out=self.position)
         if scattered:
             self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
         else:

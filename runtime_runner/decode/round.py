@@ -212,8 +212,9 @@ class Round:
     def decide(self, drafted: Drafted, forward: Forward) -> Tensor:
         """Accept, reseed the drafter and advance the batch state. Returns what `step` does."""
         batch, rows, (logits, features) = self.batch, drafted.rows, forward
-        processed = self._processed(rows, logits)
-        choices = batch.sampler.choose(processed, rows.positions + 1, rows.sequences)
+        following = rows.positions + 1
+        processed = self._processed(rows, logits, following)
+        choices = batch.sampler.choose(processed, following, rows.sequences)
         accepted = accept(rows, choices)
         logprobs = self._logprobs(accepted, logits, processed)
         if self.drafter:
@@ -253,11 +254,12 @@ class Round:
         ).unsqueeze(1)
         self.batch.sampler.count(accepted.tokens, accepted.sequences, decided)
 
-    def _processed(self, rows: StepRows, logits: Tensor) -> Tensor:
-        """Apply the logits processors to logits [B, T, V], each by its own path."""
+    def _processed(self, rows: StepRows, logits: Tensor, following: Tensor) -> Tensor:
+        """Apply the logits processors to logits [B, T, V], each by its own path, for the positions
+        `following` int64 [B, T]."""
         sampler = self.batch.sampler
         paths = paths_of(rows) if sampler.mode == SamplingMode.PROCESSED else None
-        return sampler.processed(logits, rows.positions + 1, rows.sequences, paths)
+        return sampler.processed(logits, following, rows.sequences, paths)
 
     def _logprobs(self, accepted: Accepted, logits: Tensor, processed: Tensor) -> list[Tensor]:
         """Return packed log probabilities of the path's tokens, if any sequence requested them."""

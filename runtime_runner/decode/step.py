@@ -109,9 +109,10 @@ def parents_of(step: StepRows) -> Tensor:
     return arange_cached(-1, count - 1, step.tokens.device).clamp(min=0).expand_as(step.tokens)
 
 
-def masked(is_valid: Tensor, values: Tensor) -> Tensor:
-    """Replace `values` int64 [...] by -1 where `is_valid`, a bool that broadcasts, is False."""
-    return torch.where(is_valid, values, arange_cached(NO_SLOT, 0, values.device))
+def masked(is_valid: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
+    """Replace `values` int64 [...] by -1 where `is_valid`, a bool that broadcasts, is False; in
+    `out`, of the same shape, if it is there."""
+    return torch.where(is_valid, values, arange_cached(NO_SLOT, 0, values.device), out=out)
 
 
 @dataclass(frozen=True, slots=True)

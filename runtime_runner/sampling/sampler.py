@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.common.tensors import arange_cached
 from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.sampling.constraint import Constraint
 from eagle_aot.runtime_runner.sampling.logprobs import pack_logprobs
@@ -252,8 +251,8 @@ def greedy(logits: Tensor) -> Tensor:
     size = vocab // blocks
     with single_threaded_on_cpu(logits):
         largest, within = logits.unflatten(-1, (blocks, size)).max(dim=-1)
-        winners = within + size * arange_cached(0, blocks, logits.device)
-        return winners.gather(-1, largest.argmax(dim=-1, keepdim=True)).squeeze(-1)
+        block = largest.argmax(dim=-1, keepdim=True)
+        return torch.add(within.gather(-1, block), block, alpha=size).squeeze(-1)
 
 
 PHILOX_FACTORS = 0xD2511F53, 0xCD9E8D57
