@@ -5,12 +5,22 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from eagle_aot.triton_kernels.layer_products.macros import common_macros
 from eagle_aot.triton_kernels.layer_products.op import (
+    EMPTY,
+    exchanged_size,
     layer_attention,
+    layer_products,
     separate_attention,
     separate_kernels,
 )
-from support.kernels.layer_cases import LayerCase, attention_after, with_attention
+from support.kernels.layer_cases import (
+    LayerCase,
+    attention_after,
+    attention_of,
+    macros_of,
+    with_attention,
+)
 from support.kernels.sdpa_cases import Layer, Text, chain, tree
 
 pytestmark = pytest.mark.skipif(
@@ -19,6 +29,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 GEMMA = LayerCase(5376, 21504, 8192, 16384)
+BEFORE_FULL = LayerCase(5376, 21504, 8192, 18432)
+AFTER_FULL = LayerCase(5376, 21504, 16384, 16384)
 HEADS = Layer(32, 16, 256, 1024, torch.bfloat16)
 BY_TOKEN = Layer(32, 16, 256, 1024, torch.bfloat16, by_token=True)
 PARENTS = (-1, 0, 0, 1, 2, 2, -1, 6)
@@ -65,3 +77,28 @@ def test_bits_are_those_of_separate_kernels(heads: Layer) -> None:
             pairs += zip(results[1:3], others[:2], strict=True)
             differ = [int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in pairs]
             assert differ == [0] * 5, name
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+def test_layers_before_and_after_full_ones_run_the_same_code(rows: int) -> None:
+    count = torch.cuda.get_device_properties().multi_processor_count
+    before, after = (case.weights("cuda", count)[:-1] for case in (BEFORE_FULL, AFTER_FULL))
+    size = exchanged_size(after[0], after[2], count, HEADS.heads)
+    store, attend = attention_after(HEADS, chain(1500, rows), device="cuda")
+    attentions = [{}, attention_of(after, store, attend)]
+    macros, same = common_macros([macros_of(each, size) for each in (before, after)], attentions)
+    assert macros == same
+    exchanged = torch.full((size,), EMPTY, device="cuda", dtype=torch.int32)
+    for _ in range(10):
+        x = BEFORE_FULL.rows(rows, "cuda")
+        *found, emptied = layer_products(*x, exchanged.clone(), *before, macros)
+        *expected, _ = separate_kernels(*x, exchanged, *before, macros)
+        x = AFTER_FULL.rows(rows, "cuda")
+        parts, *others = separate_kernels(*x, exchanged, *after, macros)
+        caches = [[cache.clone() for cache in store[4:6]] for _ in range(2)]
+        own, *results, _ = layer_attention(
+            *x, emptied, *after, macros, *store[:4], *caches[0], *store[6:], *attend
+        )
+        out = separate_attention(parts, *store[:4], *caches[1], *store[6:], *attend)
+        pairs = zip([*found, own, *results], [*expected, out, *others[:2]], strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)

@@ -293,7 +293,8 @@ struct Attention {
   Text text;
   bool has_tail;
 
-  __device__ long long slot_of(long long key) const { return first_slot + key % RING_SLOTS; }
+  // Of 32 bits: a ring is often no power of two, and the warps that fetch get few turns.
+  __device__ long long slot_of(unsigned key) const { return first_slot + key % RING_SLOTS; }
 
   // The key at a place of this block.
   __device__ __forceinline__ int key_at(int place) const {
