@@ -60,7 +60,7 @@ class Between:
         return [argument_tensor(codes) for codes in self.of_products(1)], self.of_products(5)
 
     def eps(self) -> list[Any]:
-        """Return the four of both norms."""
+        """Return the epsilons of both norms: post, next, post, next."""
         return [eps for norm in self.norms for eps in norm.args[5:7]]
 
 

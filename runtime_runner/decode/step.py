@@ -110,8 +110,8 @@ def parents_of(step: StepRows) -> Tensor:
 
 
 def masked(is_valid: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Replace `values` int64 [...] by -1 where `is_valid`, a bool that broadcasts, is False; in
-    `out`, of the same shape, if it is there."""
+    """Replace `values` int64 [...] by -1 where `is_valid`, a bool that broadcasts, is False. The
+    result is written to `out`, of the same shape, if given."""
     return torch.where(is_valid, values, arange_cached(NO_SLOT, 0, values.device), out=out)
 
 

@@ -61,8 +61,8 @@ class NgramDrafter:
         first = accepted.bonus_position.unsqueeze(1)
         device, after = first.device, column_of(1)
         columns = first + arange_cached(after, after + accepted.tokens.shape[1], device)
-        masked = arange_cached(self._columns - 1, self._columns, device)
-        column = torch.where(first >= 0, columns, masked)
+        spare = arange_cached(self._columns - 1, self._columns, device)
+        column = torch.where(first >= 0, columns, spare)
         self._tokens[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
@@ -102,13 +102,14 @@ def lookup(tokens: Tensor, last: Tensor) -> Tensor:
     `tokens` int64 [B, columns] are known up to the positions `last` int64 [B, P], from 1 on.
     Returns int64 [B, P]: `last - 1` if the token at `last` did not occur before.
 
-    On a GPU every operation takes about 2 us, so there are few.
+    On a GPU every operation takes about 2 us, so the lookup uses few. Of positions without a match
+    `last - 1` has the largest number, so it needs no case of its own.
     """
-    ends_with = tokens.unfold(1, LONGEST, 1)  # [B, positions, LONGEST]
-    positions = ends_with.shape[1]
+    windows = tokens.unfold(1, LONGEST, 1)  # [B, positions, LONGEST]
+    positions = windows.shape[1]
     columns = last.unsqueeze(-1) + arange_cached(0, LONGEST, tokens.device)
-    looked_up = tokens.gather(1, columns.flatten(1)).view(*last.shape, 1, LONGEST)
-    same = (ends_with.unsqueeze(1) == looked_up).view(torch.int8)
+    query = tokens.gather(1, columns.flatten(1)).view(*last.shape, 1, LONGEST)
+    same = (windows.unsqueeze(1) == query).view(torch.int8)
     length = same[..., 0]  # [B, P, positions]
     for following in same[..., 1:].unbind(-1):
         length = following * (length + 1)

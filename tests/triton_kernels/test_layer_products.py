@@ -17,7 +17,7 @@ from torch.fx import Node
 from eagle_aot.export.lowering.patches import CUDA, applied
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.layer_products import layer_products, op
-from eagle_aot.triton_kernels.layer_products.macros import packed_shape
+from eagle_aot.triton_kernels.layer_products.macros import Macros, common_macros, packed_shape
 from eagle_aot.triton_kernels.residual_norm import residual_norm_reference
 from support.kernels.compiled import Launch, analyse_for_h100, launches, local_memory
 from support.kernels.layer_cases import LayerCase, with_attention
@@ -59,6 +59,8 @@ def test_the_operator_computes_what_separate_ones_do(case: LayerCase) -> None:
         (replace(SILU, hidden=16384), (8, 1, 8, 8), False),  # no room for x
         (replace(SILU, hidden=2048, mlp=1024), (8, 1, 8, 8), False),  # a set without a share
         (replace(SILU, attended=1152), (8, 1, 8, 8), False),  # an empty split
+        (replace(SILU, projected=262144), (8, 1, 8, 1), True),  # an INT4 output table
+        (replace(SILU, projected=1 << 20), (8, 1, 8, 1), False),  # more tiles than it has bits for
     ],
 )
 def test_what_the_kernel_serves(case: LayerCase, splits: tuple[int, ...], expected: bool) -> None:
@@ -146,11 +148,28 @@ def test_both_kernels_have_the_same_arguments(
 
 def test_torch_makes_no_kernel_of_its_own_for_a_shape() -> None:
     """As it does for numbers that are 1 or multiples of 16."""
-    for blocks, splits in itertools.product((1, 16, 64, 128, 512), (1, 6, 16)):
+    for blocks, splits in itertools.product((1, 64, 128, 1023, 1024, 2048, 4095), (1, 6, 16)):
         shape = packed_shape(blocks, blocks, splits)
-        assert shape != 1 and shape % 16
-        assert (shape >> 1 & 0x3FF, shape >> 11 & 0x1F) == (blocks, splits)
-        assert (shape >> 16) * splits >= blocks and shape < 1 << 31
+        assert shape != 1 and shape % 16 and shape < 1 << 31
+        assert (shape >> 1 & 0x1FFF, shape >> 14 & 0x1F) == (blocks, splits)
+        assert 0 <= (shape >> 19) * splits - blocks < splits
+
+
+def macros_of_a_layer(**others: int | float) -> Macros:
+    return {"HIDDEN": 512, "MLP": 512, "O_SPLITS": 2, "O_STEPS": 3} | others
+
+
+def test_layers_have_macros_in_common() -> None:
+    """Those that differ in their attentions alone; others have their own."""
+    first, wide = macros_of_a_layer(), macros_of_a_layer(O_SPLITS=4, O_STEPS=2)
+    layers = [first, wide, macros_of_a_layer(MLP=1024), first]
+    heads: Macros = {"ATTENDS": 1, "HEADS": 8}
+    others: Macros = {"ATTENDS": 1, "HEADS": 16}
+    common = "HIDDEN=512 MLP=512 O_SPLITS=4 O_STEPS=3 ATTENDS=1 HEADS="
+    own = "HIDDEN=512 MLP=1024 O_SPLITS=2 O_STEPS=3 ATTENDS=0"
+    found = common_macros(layers, [heads, {}, {}, others])
+    assert found == [f"{common}8", f"{common}8", own, f"{common}16"]
+    assert {text.split()[-1] for text in common_macros(layers, [{}] * 4)} == {"ATTENDS=0"}
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")

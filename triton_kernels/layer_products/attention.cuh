@@ -8,7 +8,7 @@
 // Roundings and the order of sums are those of norm_rope_store_kernel, of sdpa_splitk_kernel with tiles of 16 rows and 64
 // keys, and of sdpa_combine_kernel: results are the same to the bit.
 //
-// Sizes are macros, which `attention.py` defines: HEADS, GROUP (query heads of a key/value head), WINDOW, RING_SLOTS of the
+// Sizes are macros, which `macros.py` defines: QKV_SPLITS and PROJECTED outputs of the projections, HEADS, GROUP (query heads of a key/value head), WINDOW, RING_SLOTS of the
 // SLOTS of a text, OF_HEAD and KEY_PITCH (elements from head to head and from key to key), SCALE of scores, HEAD_EPS,
 // NORM_VALUES, and MOVES (entries that are moved, or 0).
 #include <cuda_fp16.h>
@@ -293,7 +293,7 @@ struct Attention {
   Text text;
   bool has_tail;
 
-  // Of 32 bits: a ring is often no power of two, and the warps that fetch get few turns.
+  // Keys have 32 bits here, for speed: a ring is often no power of two, and the warps that fetch get few turns.
   __device__ long long slot_of(unsigned key) const { return first_slot + key % RING_SLOTS; }
 
   // The key at a place of this block.

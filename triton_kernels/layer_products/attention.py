@@ -13,7 +13,7 @@ from eagle_aot.triton_kernels.layer_products.kernel import (
     layer_products_kernel,
     prepare,
 )
-from eagle_aot.triton_kernels.layer_products.macros import attention_macros, written
+from eagle_aot.triton_kernels.layer_products.macros import as_text, attention_macros
 from eagle_aot.triton_kernels.layer_products.op import ROWS
 from eagle_aot.triton_kernels.norm_rope_store import kernel as norm_rope_store
 from eagle_aot.triton_kernels.row_tiling import one_if_positive
@@ -41,7 +41,7 @@ def launch(
     moves = 0 if sources is None else sources.shape[1]
     of_projections = parts.shape[0], parts.shape[-1]
     own = attention_macros(k_cache, of_projections, store[9:], attend[3:], moves)
-    assert macros.endswith(written(own)), "the kernel is compiled for other heads"
+    assert macros.endswith(as_text(own)), f"heads are joined as {macros} and lowered as {own}"
     wrap_triton(layer_products_kernel)[(multiprocessors * few,)](
         *operands,
         k_cache,

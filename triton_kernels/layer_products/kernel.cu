@@ -15,10 +15,10 @@
 //
 // With ATTENDS the next layer's attention follows, of one text: see `attention.cuh`.
 //
-// A kernel whose code is not in a multiprocessor's cache takes 4 us longer. So all layers of a program launch the same one,
-// and what they differ in are arguments: see `Shape`. Other sizes are macros, which `kernel.py` defines: the widths HIDDEN and
-// MLP, the most O_SPLITS and O_STEPS, DOWN_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE, SILU, POST_EPS and NEXT_EPS of both
-// norms, and the bytes SHARED and PAIR, and LAUNCHED threads.
+// A kernel whose code is not in a multiprocessor's cache takes 4 us longer. So layers whose first and last products alone
+// differ launch the same one, and the sizes of these are arguments: see `Shape`. Other sizes are macros, which `macros.py`
+// defines: the widths HIDDEN and MLP, the largest O_SPLITS and O_STEPS, DOWN_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE,
+// SILU, POST_EPS and NEXT_EPS of both norms, and the bytes PAIR; `kernel.py` defines the bytes SHARED and LAUNCHED threads.
 #include "ptx.cuh"
 
 #define SETS 2
@@ -120,12 +120,12 @@ __device__ __forceinline__ void add(float (&acc)[4], const uint4& v) {
 }
 
 // A product whose size layers differ in: how many blocks of columns or tiles it has, among how many programs its columns are
-// split, and the blocks of each. One odd number: Triton compiles again for numbers that are 1 or multiples of 16.
+// split, and the blocks of each. See `packed_shape` in `macros.py`.
 struct Shape {
   int packed;
-  __device__ int size() const { return packed >> 1 & 0x3FF; }
-  __device__ int splits() const { return packed >> 11 & 0x1F; }
-  __device__ int steps() const { return packed >> 16; }
+  __device__ int size() const { return packed >> 1 & 0x1FFF; }
+  __device__ int splits() const { return packed >> 14 & 0x1F; }
+  __device__ int steps() const { return packed >> 19; }
 };
 
 struct Product {

@@ -15,7 +15,7 @@ from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
 
 Macros = dict[str, int | float]
 
-MOST = "O_SPLITS", "O_STEPS"
+LARGEST = "O_SPLITS", "O_STEPS"
 """Macros that are the largest of all layers."""
 NO_ATTENTION: Macros = {"ATTENDS": 0}
 
@@ -30,8 +30,8 @@ def layer_macros(
     multiprocessors: int,
     exchanged: int,
 ) -> Macros:
-    """Return the macros of a layer, with `MOST` last: `codes` [tiles, blocks, words] and others are
-    arguments of `op.layer_products`, and programs exchange so many numbers of four bytes."""
+    """Return the macros of a layer, with `LARGEST` last: `codes` [tiles, blocks, words] and others
+    are arguments of `op.layer_products`; `exchanged` is the length of the memory of that name."""
     out, gate, *_ = codes
     return {
         "HIDDEN": out.shape[0] * TILE_N,
@@ -73,33 +73,41 @@ def attention_macros(
         "OF_HEAD": of_head,
         "KEY_PITCH": pitch,
         "SCALE": scale * math.log2(math.e),
-        "HEAD_EPS": head_eps,
+        "HEAD_EPS": float(head_eps),
         "NORM_VALUES": int(norm_values),
         "MOVES": moves,
     }
 
 
 def common_macros(layers: Sequence[Macros], attentions: Sequence[Macros]) -> list[str]:
-    """Return what each layer's kernel is compiled with: the same for layers that differ in `MOST`
-    alone. Those without attention have that of others like them; `attentions` are empty there."""
+    """Return what each layer's kernel is compiled with: the same for layers that differ in
+    `LARGEST` alone. `attentions` are empty for layers without attention, which take the attention
+    macros of the first layer that shares their other macros."""
     texts = []
     for layer, own in zip(layers, attentions, strict=True):
         alike = [at for at, other in enumerate(layers) if _fixed(other) == _fixed(layer)]
-        most = {name: max(layers[at][name] for at in alike) for name in MOST}
+        most = {name: max(layers[at][name] for at in alike) for name in LARGEST}
         attention = own or next((attentions[at] for at in alike if attentions[at]), NO_ATTENTION)
-        texts.append(written({**layer, **most, **attention}))
+        texts.append(as_text({**layer, **most, **attention}))
     return texts
 
 
-def written(macros: Macros) -> str:
+def as_text(macros: Macros) -> str:
     """Return macros as a text."""
     return " ".join(f"{name}={value!r}" for name, value in macros.items())
 
 
 def packed_shape(size: int, blocks: int, splits: int) -> int:
-    """Return a `Shape` of `kernel.cu`: `size` blocks or tiles, and the splits of its `blocks`. It
-    is odd: torch makes a kernel of its own for numbers that are 1 or multiples of 16."""
-    return 1 | size << 1 | splits << 11 | steps_of(blocks, splits) << 16
+    """Return a `Shape` of `kernel.cu`: a product's `size` in blocks of columns or in tiles, and the
+    splits of its `blocks`. It is odd: torch makes a kernel of its own for numbers that are 1 or
+    multiples of 16."""
+    assert fits_shape(size, blocks, splits), "`op.is_served` says so"
+    return 1 | size << 1 | splits << 14 | steps_of(blocks, splits) << 19
+
+
+def fits_shape(size: int, blocks: int, splits: int) -> bool:
+    """Whether `packed_shape` has enough bits."""
+    return size < 1 << 13 and splits < 1 << 5 and steps_of(blocks, splits) < 1 << 12
 
 
 def steps_of(blocks: int, splits: int) -> int:
@@ -108,4 +116,4 @@ def steps_of(blocks: int, splits: int) -> int:
 
 
 def _fixed(layer: Macros) -> Macros:
-    return {name: value for name, value in layer.items() if name not in MOST}
+    return {name: value for name, value in layer.items() if name not in LARGEST}

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from eagle_aot.artifact import TARGET_VERIFY
 from eagle_aot.export import run_check
+from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.lowering.join_layers import (
     JOINED,
@@ -22,6 +23,7 @@ from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.export.spec import CUDA
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.layer_products import op
+from eagle_aot.triton_kernels.layer_products.macros import packed_shape
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from support.kernels.layer_cases import LayerCase
 from support.pairs import dummy, load, short_dummy
@@ -75,6 +77,18 @@ def test_attention_in_rings_is_joined_too(batch: int) -> None:
     assert (stores, len(joined), left) == (7, 5, 2)
     joined += program.graph.find_nodes(op="call_function", target=JOINED)
     assert len({node.args[12] for node in joined}) == 1, "all are compiled alike"
+
+
+def test_a_table_in_int4_is_the_last_layers_next_product() -> None:
+    arguments = dummy(
+        "gemma4-31b", drafter="ngram", dummy_layers=2, backend="cuda", table_quant="int4"
+    )
+    program = run_check(arguments)[TARGET_VERIFY]
+    join_layers(program, 132)
+    assert counts(program)[0] == 2
+    (last,) = program.graph.find_nodes(op="call_function", target=JOINED)
+    tiles = argument_tensor(last.args[3][3]).shape[0]
+    assert packed_shape(tiles, 42, 1) >> 1 & 0x1FFF == tiles == 2048
 
 
 @pytest.mark.parametrize("attending", [False, True])

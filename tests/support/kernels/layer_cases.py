@@ -11,10 +11,10 @@ from eagle_aot.triton_kernels.int4_gemm import choose_splits
 from eagle_aot.triton_kernels.layer_products.macros import (
     NO_ATTENTION,
     Macros,
+    as_text,
     attention_macros,
     common_macros,
     layer_macros,
-    written,
 )
 from eagle_aot.triton_kernels.layer_products.op import EMPTY, exchanged_size
 from support.kernels.sdpa_cases import TAIL, Layer, Text, forward
@@ -35,8 +35,8 @@ class LayerCase:
     def weights(
         self, device: str, multiprocessors: int, heads: int = 0, splits: Sequence[int] = ()
     ) -> tuple[Any, ...]:
-        """Return the arguments of `layer_products` after the first three; `heads` are those for
-        which programs exchange something, `splits` those of products if not as usual."""
+        """Return the arguments of `layer_products` after the first three; `heads` query heads
+        attend afterwards. `splits` are those of products if not as usual."""
         shapes = (
             (self.hidden, self.attended),
             (2 * self.mlp, self.hidden),
@@ -91,7 +91,7 @@ def with_attention(
     """Return `weights` for a kernel that attends, with the arguments of `layer_attention` after
     them."""
     macros, own = weights[-1], attention_of(weights, store, attend)
-    return *weights[:-1], macros.replace(written(NO_ATTENTION), written(own))
+    return *weights[:-1], macros.replace(as_text(NO_ATTENTION), as_text(own))
 
 
 def attention_of(
