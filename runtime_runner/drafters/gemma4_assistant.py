@@ -30,7 +30,7 @@ class AssistantDrafter(RecurrentDrafter):
         slots = path_slots(accepted, self.tail_length)
         rows = rows_at(newest, slots, accepted.last_token, accepted.sequences)
         logits, recurrent = self._run(rows, state)
-        self._keep(accepted, logits, recurrent, torch.zeros_like(accepted.count))
+        self._keep(accepted, logits, recurrent, accepted.count)
 
     def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Do nothing with the reused tokens int64 [1, T]: their rows are the target's."""
@@ -42,6 +42,13 @@ class AssistantDrafter(RecurrentDrafter):
         """
         newest = masked(batch.position >= 0, batch.position - 1)
         return rows_at(newest, batch.moves, rows.tokens, rows.sequences)
+
+    def chain_places(self, batch: BatchState, count: int) -> tuple[Tensor, Tensor]:
+        """Return the position of the newest key, int64 [B, count], and its tail, int64
+        [B, count, D], for all drafts."""
+        tokens = batch.bonus.expand(-1, count)
+        rows = self.placed(batch, StepRows(tokens, tokens, batch.sequences, batch.moves))
+        return rows.positions, rows.tail
 
 
 def rows_at(newest: Tensor, slots: Tensor, tokens: Tensor, sequences: Tensor) -> StepRows:

@@ -12,7 +12,7 @@ from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
 from eagle_aot.runtime_runner.decode.batch_state import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows, chain_tail
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
@@ -43,6 +43,13 @@ class RecurrentDrafter(HeadDrafter):
         """Return the rows of drafts as the head runs them; `rows` have the slots after the bonus
         token's."""
         return rows
+
+    def chain_places(self, batch: BatchState, count: int) -> tuple[Tensor, Tensor]:
+        """Return the positions int64 [B, count] and tails int64 [B, count, D] at which the head
+        runs the first drafts of a chain."""
+        # The slot of the bonus token's position pairs with the first draft.
+        slots = Trunk(batch.position, batch.sequences, self.tail_length).ahead(count)
+        return slots, chain_tail(slots, self.tail_length)
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         """Commit skipped slots with features [B, P, H], as `observe` does.
@@ -81,16 +88,14 @@ class RecurrentDrafter(HeadDrafter):
         return self._logits.index_select(0, sequences)
 
     def _chain(self, batch: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
-        position = batch.position.unsqueeze(1) + 1
-        drafts = [self._choose_draft(batch, logits, position, 0)]
-        slots = Trunk(batch.position, batch.sequences, self.tail_length).ahead(length - 1)
-        for step in range(length - 1):
-            # The slot of the bonus token's position pairs with the first draft.
-            slot = slots[:, step]
-            rows = chain_rows(drafts[-1], slot, batch.sequences, self.tail_length)
-            logits, feature = self._run(self.placed(batch, rows), feature)
-            position = slot.unsqueeze(1) + 2
-            drafts.append(self._choose_draft(batch, logits, position, step + 1))
+        positions = batch.position.unsqueeze(1) + arange_cached(1, length + 1, logits.device)
+        drafts = [self._choose_draft(batch, logits, positions[:, :1], 0)]
+        places, tails = self.chain_places(batch, length - 1)
+        for step in range(1, length):
+            place, tail = places[:, step - 1 : step], tails[:, step - 1 : step]
+            rows = StepRows(drafts[-1], place, batch.sequences, tail)
+            logits, feature = self._run(rows, feature)
+            drafts.append(self._choose_draft(batch, logits, positions[:, step : step + 1], step))
         return Draft(torch.cat(drafts, dim=1))
 
     def _choose_draft(
@@ -121,14 +126,16 @@ class RecurrentDrafter(HeadDrafter):
 
     def _keep(self, accepted: Accepted, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
         """Keep the row `last` int64 [B] of each sequence, of logits [B, T, Vd] and recurrent
-        features [B, T, H]."""
-        sequences = torch.where(accepted.bonus_position < 0, self.sequences, accepted.sequences)
+        features [B, T, H]; if T is 1, the only one."""
+        padding = arange_cached(self.sequences, self.sequences + 1, logits.device)
+        sequences = torch.where(accepted.bonus_position < 0, padding, accepted.sequences)
         if self._logits is None or self._feature is None:
             self._logits = logits.new_zeros(self.sequences + 1, 1, logits.shape[-1])
             self._feature = recurrent.new_zeros(self.sequences + 1, 1, recurrent.shape[-1])
         for state, rows in ((self._logits, logits), (self._feature, recurrent)):
-            index = last.view(-1, 1, 1).expand(-1, -1, rows.shape[-1])
-            state.index_copy_(0, sequences, rows.gather(1, index))
+            if rows.shape[1] > 1:
+                rows = rows.gather(1, last.view(-1, 1, 1).expand(-1, -1, rows.shape[-1]))
+            state.index_copy_(0, sequences, rows)
 
     def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of each slot, float32 [B, T, Vd], and its recurrent features
