@@ -30,25 +30,26 @@ class AssistantDrafter(RecurrentDrafter):
         slots = path_slots(accepted, self.tail_length)
         rows = rows_at(newest, slots, accepted.last_token, accepted.sequences)
         logits, recurrent = self._run(rows, state)
-        self._keep(accepted, logits, recurrent, accepted.count)
+        self._keep(accepted, logits, recurrent)
 
     def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Do nothing with the reused tokens int64 [1, T]: their rows are the target's."""
 
     def placed(self, batch: BatchState, rows: StepRows) -> StepRows:
-        """Return the rows at the position of the newest key.
-
-        That key may still be in the slot where the last round's tree stored it.
-        """
-        newest = masked(batch.position >= 0, batch.position - 1)
-        return rows_at(newest, batch.moves, rows.tokens, rows.sequences)
+        """Return the rows at the position of the newest key."""
+        return at_newest(batch, rows.tokens)
 
     def chain_places(self, batch: BatchState, count: int) -> tuple[Tensor, Tensor]:
-        """Return the position of the newest key, int64 [B, count], and its tail, int64
-        [B, count, D], for all drafts."""
-        tokens = batch.bonus.expand(-1, count)
-        rows = self.placed(batch, StepRows(tokens, tokens, batch.sequences, batch.moves))
+        """Return the newest key's position int64 [B, count] and tail int64 [B, count, D]."""
+        rows = at_newest(batch, batch.bonus.expand(-1, count))
         return rows.positions, rows.tail
+
+
+def at_newest(batch: BatchState, tokens: Tensor) -> StepRows:
+    """Return rows of `tokens` int64 [B, F] at the position of the newest key, which may still be in
+    the slot where the last round's tree stored it."""
+    newest = masked(batch.position >= 0, batch.position - 1)
+    return rows_at(newest, batch.moves, tokens, batch.sequences)
 
 
 def rows_at(newest: Tensor, slots: Tensor, tokens: Tensor, sequences: Tensor) -> StepRows:

@@ -40,7 +40,7 @@ class NgramDrafter:
     def __init__(self, constants: Constants, device: torch.device | str) -> None:
         """Allocate the full context for every sequence of the artifact."""
         # Unknown tokens come first, then the text, what a last round may accept, and a column for
-        # masked rows.
+        # masked rows. The token after position p is in column p + LONGEST.
         self._columns = LONGEST - 1 + constants.max_seq_len + constants.tail + 1
         shape = constants.max_batch_size, self._columns
         self._tokens = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -59,9 +59,8 @@ class NgramDrafter:
         `features` [B, T, H] are not used.
         """
         first = accepted.bonus_position.unsqueeze(1)
-        device, after = first.device, column_of(1)
-        columns = first + arange_cached(after, after + accepted.tokens.shape[1], device)
-        spare = arange_cached(self._columns - 1, self._columns, device)
+        columns = first + arange_cached(LONGEST, LONGEST + accepted.tokens.shape[1], first.device)
+        spare = arange_cached(self._columns - 1, self._columns, first.device)
         column = torch.where(first >= 0, columns, spare)
         self._tokens[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
@@ -74,7 +73,7 @@ class NgramDrafter:
         tokens = self._tokens.index_select(0, accepted.sequences)
         offsets = arange_cached(0, accepted.tokens.shape[1], tokens.device)
         earlier = lookup(tokens, accepted.bonus_position.unsqueeze(1) + offsets)
-        return tokens[:, column_of(1) :].gather(1, earlier) == accepted.tokens
+        return tokens[:, LONGEST:].gather(1, earlier) == accepted.tokens
 
     def restore_prefix(self, tokens: Tensor, sequence: Tensor) -> None:
         """Write the tokens int64 [1, T] of reused rows of `sequence` int64 [1]."""
@@ -88,12 +87,7 @@ class NgramDrafter:
         last = batch.position.unsqueeze(1).clamp(min=1)  # padding sequences draft as well
         earlier = lookup(tokens, last)
         offsets = arange_cached(0, shape.depth, tokens.device) % (last - earlier)
-        return Draft(tokens[:, column_of(1) :].gather(1, earlier + offsets))
-
-
-def column_of(position: int) -> int:
-    """Return the column of the token at a position."""
-    return position + LONGEST - 1
+        return Draft(tokens[:, LONGEST:].gather(1, earlier + offsets))
 
 
 def lookup(tokens: Tensor, last: Tensor) -> Tensor:

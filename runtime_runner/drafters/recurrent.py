@@ -121,11 +121,11 @@ class RecurrentDrafter(HeadDrafter):
             accepted.count + 1,
         )
         logits, recurrent = self._run(rows, features.gather(1, rows_of_path))
-        self._keep(accepted, logits, recurrent, accepted.count)
+        self._keep(accepted, logits, recurrent)
         return logits
 
-    def _keep(self, accepted: Accepted, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
-        """Keep the row `last` int64 [B] of each sequence, of logits [B, T, Vd] and recurrent
+    def _keep(self, accepted: Accepted, logits: Tensor, recurrent: Tensor) -> None:
+        """Keep the last row of the path of each sequence, of logits [B, T, Vd] and recurrent
         features [B, T, H]; if T is 1, the only one."""
         padding = arange_cached(self.sequences, self.sequences + 1, logits.device)
         sequences = torch.where(accepted.bonus_position < 0, padding, accepted.sequences)
@@ -134,7 +134,8 @@ class RecurrentDrafter(HeadDrafter):
             self._feature = recurrent.new_zeros(self.sequences + 1, 1, recurrent.shape[-1])
         for state, rows in ((self._logits, logits), (self._feature, recurrent)):
             if rows.shape[1] > 1:
-                rows = rows.gather(1, last.view(-1, 1, 1).expand(-1, -1, rows.shape[-1]))
+                last = accepted.count.view(-1, 1, 1).expand(-1, -1, rows.shape[-1])
+                rows = rows.gather(1, last)
             state.index_copy_(0, sequences, rows)
 
     def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
