@@ -97,9 +97,8 @@ def _exchanged_size(
 
 def _layer_macros(between: Between, multiprocessors: int, size: int) -> Macros:
     """Return the macros of the kernel for these nodes; programs exchange `size` numbers."""
-    _, gate, *_ = between.products
     codes, splits = between.weights()
-    posts, scale = (between.norms[0].args[2], between.norms[1].args[3])
+    posts, scale, gate = between.norms[0].args[2], between.norms[1].args[3], between.products[1]
     options = posts is not None, scale is not None, str(gate.args[6]), between.eps()
     return layer_macros(codes, splits, *options, multiprocessors, size)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import support.kernels
 from eagle_aot.triton_kernels.layer_products import op
-from eagle_aot.triton_kernels.layer_products.macros import common_macros, packed_shape
+from eagle_aot.triton_kernels.layer_products.macros import common_macros, packed_shape, shapes_of
 from support.kernels.layer_cases import (
     LayerCase,
     attention_after,
@@ -72,9 +72,7 @@ def run(
     layer.restype = c_bool
     addresses = [(c_void_p * len(group))(*(each.data_ptr() for each in group))
                  for group in (inputs, outputs, heads or 13 * x[:1])]  # fmt: skip
-    sizes = codes[0].shape[1], codes[3].shape[0]
-    shapes = [packed_shape(size, codes[at].shape[1], splits[at])
-              for size, at in zip(sizes, (0, 3), strict=True)]  # fmt: skip
+    shapes = [packed_shape(*shape) for shape in shapes_of(codes, splits)]
     attends = 1 if heads else 2
     assert layer(*addresses, rows, *shapes, attends, seed), "threads wait for each other"
     return outputs

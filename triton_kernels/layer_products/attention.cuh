@@ -8,9 +8,9 @@
 // Roundings and the order of sums are those of norm_rope_store_kernel, of sdpa_splitk_kernel with tiles of 16 rows and 64
 // keys, and of sdpa_combine_kernel: results are the same to the bit.
 //
-// Sizes are macros, which `macros.py` defines: QKV_SPLITS and PROJECTED outputs of the projections, HEADS, GROUP (query heads of a key/value head), WINDOW, RING_SLOTS of the
-// SLOTS of a text, OF_HEAD and KEY_PITCH (elements from head to head and from key to key), SCALE of scores, HEAD_EPS,
-// NORM_VALUES, and MOVES (entries that are moved, or 0).
+// Sizes are macros, which `macros.py` defines: QKV_SPLITS and PROJECTED outputs of the projections, HEADS, GROUP (query heads of
+// a key/value head), WINDOW, RING_SLOTS of the SLOTS of a text, OF_HEAD and KEY_PITCH (elements from head to head and from key to
+// key), SCALE of scores, HEAD_EPS, NORM_VALUES, and MOVES (entries that are moved, or 0).
 #include <cuda_fp16.h>
 
 #define D 256
@@ -74,8 +74,8 @@ __device__ __forceinline__ float warp_sum(float v) {
 
 // Of two rows four columns of a product, and four at a distance from them; all are awaited together, their parts added up and
 // rounded. There is nothing of rows below 0.
-__device__ __forceinline__ void take_products(float (&x)[2][2][4], const uint8_t* exchanged, const int (&rows)[2], const int (&columns)[2],
-                                              int distance) {
+__device__ __forceinline__ void take_products(float (&x)[2][2][4], const uint8_t* exchanged, const int (&rows)[2],
+                                              const int (&columns)[2], int distance) {
   uint4 v[4 * QKV_SPLITS] = {};
   uint32_t offsets[4 * QKV_SPLITS];
 #pragma unroll

@@ -173,7 +173,7 @@ struct Ring {
 // Two slots of each set are on their way at a time: with one, memory is not busy; with more, results that programs wait for
 // queue up after weights. The first SLOW slots of a product come one at a time, while programs wait for its x.
 #define SLOW 4
-__device__ __forceinline__ void fetch_weights(Product p, int program, Ring& ring, uint64_t policy, bool waits) {
+__device__ __forceinline__ void fetch_weights(const Product& p, int program, Ring& ring, uint64_t policy, bool waits) {
   Piece piece;
   int slot = 0;
 #pragma unroll 1
@@ -514,7 +514,8 @@ __device__ __forceinline__ void give_branch(const Lane& lane, const Piece& piece
   if (lane.row() < lane.rows) give(branch, low), give(branch + 16, high);
 }
 
-__device__ __forceinline__ void store_parts(const Lane& lane, const Product& p, const Piece& piece, const float (&acc)[4], void* out) {
+__device__ __forceinline__ void store_parts(const Lane& lane, const Product& p, const Piece& piece, const float (&acc)[4],
+                                            void* out) {
 #pragma unroll
   for (int k = 0; k < 2; k++)
     if (2 * lane.pair + k < lane.rows) {
@@ -545,8 +546,8 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
                       const uint8_t* gate_codes, const uint8_t* gate_scales, const uint8_t* down_codes,
                       const uint8_t* down_scales, const uint8_t* qkv_codes, const uint8_t* qkv_scales, const bf16* post1,
                       const bf16* next1, const bf16* post2, const bf16* scale2, const bf16* next2, uint8_t* exchanged,
-                      uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows,
-                      int of_o, int of_qkv, bf16* k, bf16* v, bf16* attended2, const float* cos, const float* sin, const bf16* q_weight,
+                      uint8_t* emptied, bf16* stream1, bf16* stream2, bf16* normed2, void* out, int rows, int of_o, int of_qkv,
+                      bf16* k, bf16* v, bf16* attended2, const float* cos, const float* sin, const bf16* q_weight,
                       const bf16* k_weight, const long long* row_slots, const long long* sources, const long long* targets,
                       const long long* positions, const long long* sequences, const long long* tail, int attends) {
   const uint32_t memory = shared_address(dynamic_shared());

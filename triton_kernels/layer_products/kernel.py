@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm import small_m
-from eagle_aot.triton_kernels.layer_products.macros import packed_shape
+from eagle_aot.triton_kernels.layer_products.macros import packed_shape, shapes_of
 from eagle_aot.triton_kernels.layer_products.op import ROWS, SETS, SHARED, WARPS, composed
 from eagle_aot.triton_kernels.residual_norm import kernel as residual_norm
 from eagle_aot.triton_kernels.row_tiling import one_if_positive
@@ -149,8 +149,7 @@ def prepare(
         normed2,
         out,
         stream.shape[-2],
-        packed_shape(codes[0].shape[1], codes[0].shape[1], splits[0]),
-        packed_shape(codes[3].shape[0], codes[3].shape[1], splits[3]),
+        *(packed_shape(*shape) for shape in shapes_of(codes, splits)),
     ]
     return (out, stream2, normed2, emptied), operands
 

@@ -97,6 +97,13 @@ def as_text(macros: Macros) -> str:
     return " ".join(f"{name}={value!r}" for name, value in macros.items())
 
 
+def shapes_of(codes: Sequence[Tensor], splits: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return what `packed_shape` takes for the first and the last product of a layer, with `codes`
+    [tiles, blocks, words] and `splits` as in `op.layer_products`."""
+    out, _, _, last = codes
+    return [(out.shape[1], out.shape[1], splits[0]), (last.shape[0], last.shape[1], splits[3])]
+
+
 def packed_shape(size: int, blocks: int, splits: int) -> int:
     """Return a `Shape` of `kernel.cu`: a product's `size` in blocks of columns or in tiles, and the
     splits of its `blocks`. It is odd: torch makes a kernel of its own for numbers that are 1 or

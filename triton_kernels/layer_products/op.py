@@ -17,7 +17,7 @@ from torch.library import custom_op, triton_op
 from eagle_aot.triton_kernels.int4_gemm.api import none_is_idle
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, TILE_N, group_of
-from eagle_aot.triton_kernels.layer_products.macros import fits_shape
+from eagle_aot.triton_kernels.layer_products.macros import fits_shape, shapes_of, steps_of
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
@@ -63,12 +63,11 @@ def is_served(codes: list[Tensor], splits: list[int], multiprocessors: int) -> b
     out, gate, _, qkv = codes
     shares = gate.shape[0] * gate.shape[1]
     split = [(parts, weight.shape[1]) for parts, weight in zip(splits, codes, strict=True)]
-    steps = max(-(-blocks // parts) for parts, blocks in split)
+    steps = max(steps_of(blocks, parts) for parts, blocks in split)
     slots = (SHARED - ROWS * (2 * BLOCK_K * steps + 64)) // SLOT
     pairs = out.shape[0] % SETS == 0 and qkv.shape[0] * splits[3] % SETS == 0
     full = all(none_is_idle(parts, blocks) for parts, blocks in split)
-    numbers = (out.shape[1], out.shape[1], splits[0]), (*qkv.shape[:2], splits[3])
-    full &= all(fits_shape(*each) for each in numbers)
+    full &= all(fits_shape(*shape) for shape in shapes_of(codes, splits))
     wide = out.shape[0] * TILE_N >= LEAST_WIDTH and shares >= SETS * multiprocessors
     return wide and slots >= 2 * SETS and pairs and full
 
