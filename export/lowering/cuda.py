@@ -89,9 +89,9 @@ def compile_methods(
     """Compile all methods, each into a call of its library.
 
     `replacements` are for those entries of `patches.CUDA` that name none. On the GPU for which
-    `layer_products` is written, layers are joined in `programs`, in place.
+    kernels of CUDA C++ are written, layers are joined in `programs`, in place.
     """
-    from eagle_aot.triton_kernels.layer_products.kernel import compiled_from_cuda
+    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
 
     settings = {
         "pre_grad_custom_pass": WriteInPlace(),

@@ -98,7 +98,7 @@ def compile_cuda_here(compile_kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a kernel of CUDA C++ in this process: torch's others do not know of it."""
 
     def compile_it(self: Any, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
-        is_cuda = "def layer_products_kernel(" in source_code
+        is_cuda = "CUDA: tl.constexpr" in source_code
         with config.patch(compile_threads=1) if is_cuda else nullcontext():
             return compile_kernel(self, kernel_name, source_code, device_str)
 

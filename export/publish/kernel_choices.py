@@ -19,7 +19,7 @@ from eagle_aot.triton_kernels.int4_gemm import packing
 from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, large_m_tile
 from eagle_aot.triton_kernels.kv_int8 import head_dim_of
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling, is_wide, wide_tiling
 
 KernelChoice = tuple[tuple[str, Any], ...]
 
@@ -132,8 +132,11 @@ def sdpa(node: Node) -> dict[str, Any]:
     kv_heads, window = shape(node, 1)[0], node.args[7]
     assert isinstance(window, int)
     layer = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": window}
-    int8 = argument_tensor(node.args[1]).dtype == torch.int8
-    return layer | asdict(choose_tiling(heads, kv_heads, head_dim, window, int8=int8))
+    q, k = (argument_tensor(node.args[at]).dtype for at in (0, 1))
+    if is_wide(heads, kv_heads, head_dim, window, q, k):
+        return layer | asdict(wide_tiling(kv_heads))
+    tiles = choose_tiling(heads, kv_heads, head_dim, window, int8=k == torch.int8)
+    return layer | asdict(tiles)
 
 
 def sdpa_prompt(node: Node) -> dict[str, Any]:

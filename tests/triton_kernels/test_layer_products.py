@@ -1,12 +1,9 @@
 """Layers as one operator on a CPU, and the CUDA source that a GPU's kernel is compiled from."""
 
 import itertools
-import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +16,15 @@ from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.layer_products import layer_products, op
 from eagle_aot.triton_kernels.layer_products.macros import Macros, common_macros, packed_shape
 from eagle_aot.triton_kernels.residual_norm import residual_norm_reference
-from support.kernels.compiled import Launch, analyse_for_h100, launches, local_memory
+from support.kernels.compiled import (
+    Launch,
+    Unlaunched,
+    analyse_for_h100,
+    compiled_by_nvcc,
+    declared_names,
+    launches,
+    local_memory,
+)
 from support.kernels.layer_cases import LayerCase, with_attention
 
 CASE = LayerCase(256, 384, 512, 768)
@@ -68,27 +73,7 @@ def test_what_the_kernel_serves(case: LayerCase, splits: tuple[int, ...], expect
     assert op.is_served(codes, list(splits), 132) is expected
 
 
-TARGET = {"target": SimpleNamespace(arch=90)}
 WRITTEN = "emptied", "stream1", "stream2", "normed2", "out", "k", "v", "attended2"
-
-
-def compiler(monkeypatch: pytest.MonkeyPatch, home: str | None = None) -> Any:
-    """Return the kernel's module, with a CUDA toolkit at `home` or where nvcc is."""
-    pytest.importorskip("triton", reason="triton is not installed")
-    from eagle_aot.triton_kernels.layer_products import kernel
-
-    found = home or str(Path(str(shutil.which("nvcc"))).parents[1])
-    monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", found)
-    return kernel
-
-
-class Unlaunched:
-    """Takes the place of a kernel that another module launches."""
-
-    def __init__(self, kernel: object) -> None: ...
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return lambda *arguments, **constants: None
 
 
 OTHERS = "int4_gemm.small_m", "residual_norm.kernel", "norm_rope_store.kernel", "sdpa_splitk.kernel"
@@ -139,11 +124,8 @@ def test_both_kernels_have_the_same_arguments(
 ) -> None:
     from eagle_aot.triton_kernels.layer_products.kernel import SOURCE
 
-    declared = re.search(r"layer_products_kernel\(([^)]*)\) {", SOURCE.read_text())
-    assert declared is not None
-    names = [re.sub(r".*[ *]", "", each.strip()) for each in declared[1].split(",")]
-    triton_names = launched(WIDE, monkeypatch, attends).kernel.arg_names
-    assert [name.removesuffix("_ptr") for name in triton_names] == [*names, "CUDA"]
+    kernel = launched(WIDE, monkeypatch, attends).kernel
+    assert kernel.arg_names == declared_names(SOURCE, kernel)
 
 
 def test_torch_makes_no_kernel_of_its_own_for_a_shape() -> None:
@@ -177,43 +159,14 @@ def test_layers_have_macros_in_common() -> None:
 def test_the_source_is_compiled_in_place_of_a_triton_kernel(
     case: LayerCase, attends: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kernel = compiler(monkeypatch)
     call = launched(case, monkeypatch, attends)
-    with kernel.compiled_from_cuda():
-        binary = call.compiled((9, 0))
+    binary = compiled_by_nvcc(call, monkeypatch)
     assert binary.metadata.name == "layer_products_kernel"
-    assert binary.metadata.num_warps == 18 and binary.metadata.shared == kernel.SHARED
+    assert binary.metadata.num_warps == 18 and binary.metadata.shared == op.SHARED
     spilled = local_memory(binary.asm["cubin"], tmp_path)
     assert spilled <= 16, "spilled registers take microseconds within the loop over slots"
     assert ".entry layer_products_kernel(" in binary.asm["ptx"]
-    assert call.constants["CUDA"].startswith(f"{kernel.MARK} {kernel.digest()} hidden=")
-
-
-def test_other_kernels_are_assembled_as_before() -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    from eagle_aot.triton_kernels.layer_products.kernel import replace_stage
-
-    stages: dict[str, Any] = {
-        "ptx": lambda module, metadata: f"{module}.ptx",
-        "cubin": lambda ptx, metadata: ptx.encode(),
-    }
-    replace_stage(None, stages, None)
-    assert stages["cubin"](stages["ptx"]("mov", {}), {}) == b"mov.ptx"
-
-
-def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = compiler(monkeypatch, "/nowhere")
-    with pytest.raises(RuntimeError, match="/nowhere/bin/nvcc: not found: set CUDA_HOME"):
-        kernel.nvcc("-ptx", kernel.SOURCE, [], TARGET)
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
-def test_what_the_compiler_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = compiler(monkeypatch)
-    widths = "HIDDEN MLP O_SPLITS O_STEPS DOWN_SPLITS BLOCKS PAIR"
-    sizes = [f"-D{name}=128" for name in (*widths.split(), "LAUNCHED", "SHARED")]
-    with pytest.raises(RuntimeError, match=r"as kernel\.py has it"):
-        kernel.nvcc("-ptx", kernel.SOURCE, sizes, TARGET)
+    assert "layer_products/kernel.cu" in call.constants["CUDA"]
 
 
 class Layer(torch.nn.Module):

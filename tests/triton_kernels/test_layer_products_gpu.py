@@ -29,7 +29,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def compiled_from_cuda() -> Iterator[None]:
-    from eagle_aot.triton_kernels.layer_products.kernel import compiled_from_cuda
+    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
 
     with compiled_from_cuda():
         yield

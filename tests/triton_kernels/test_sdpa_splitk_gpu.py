@@ -1,6 +1,8 @@
 """Attention of a few rows on a GPU, at real shapes: against float64, and bit by bit."""
 
 import math
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eagle_aot.triton_kernels.device import H100, capability
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
 from support.kernels.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
 
@@ -26,6 +29,7 @@ LAYERS = [
     GEMMA_HEAD,
     Layer(28, 4, 128, 0, torch.bfloat16),  # seven heads share their keys
     Layer(16, 8, 256, 0, torch.bfloat16),
+    Layer(15, 3, 512, 0, torch.bfloat16),
     Layer(12, 12, 64, 0, torch.bfloat16),
     Layer(8, 1, 64, 0, torch.float16),
     Layer(4, 2, 64, 64, torch.bfloat16),  # the shipped target
@@ -42,6 +46,15 @@ FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
 SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
 SLOTS = 32864
 TOKENS = 32768
+
+
+@pytest.fixture(autouse=True)
+def compiled_from_cuda() -> Iterator[None]:
+    """Run the kernels that an export for this GPU has."""
+    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
+
+    with compiled_from_cuda() if capability() == H100 else nullcontext():
+        yield
 
 
 def case_of(layer: Layer, *texts: Text, slots: int = SLOTS, **options: Any) -> Forward:

@@ -11,8 +11,6 @@
 // Sizes are macros, which `macros.py` defines: QKV_SPLITS and PROJECTED outputs of the projections, HEADS, GROUP (query heads of
 // a key/value head), WINDOW, RING_SLOTS of the SLOTS of a text, OF_HEAD and KEY_PITCH (elements from head to head and from key to
 // key), SCALE of scores, HEAD_EPS, NORM_VALUES, and MOVES (entries that are moved, or 0).
-#include <cuda_fp16.h>
-
 #define D 256
 #define TAIL 16
 #define CHUNK 128
@@ -48,24 +46,9 @@ __device__ __forceinline__ void tail_barrier() {
 __device__ __forceinline__ void multiply(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   multiply(d, a.x, a.y, a.z, a.w, b0, b1);
 }
-__device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xFF800000u); }
-__device__ __forceinline__ float base_of(float m) { return m == minus_infinity() ? 0.0f : m; }
-__device__ __forceinline__ uint32_t half_pair(float a, float b) {
-  __half2 v = __floats2half2_rn(a, b);
-  return *(uint32_t*)&v;
-}
 __device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
 __device__ __forceinline__ uint2 packed4(const float (&x)[4]) { return make_uint2(packed(x[0], x[1]), packed(x[2], x[3])); }
 __device__ __forceinline__ void store2(uint32_t at, uint2 v) { store1(at, v.x), store1(at + 4, v.y); }
-// Over the four lanes of a row, and over all lanes.
-__device__ __forceinline__ float quad_max(float v) {
-  v = fmaxf(v, __shfl_xor_sync(~0u, v, 2));
-  return fmaxf(v, __shfl_xor_sync(~0u, v, 1));
-}
-__device__ __forceinline__ float quad_sum(float v) {
-  v = __fadd_rn(v, __shfl_xor_sync(~0u, v, 2));
-  return __fadd_rn(v, __shfl_xor_sync(~0u, v, 1));
-}
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int d = 16; d > 2; d >>= 1) v = __fadd_rn(v, __shfl_xor_sync(~0u, v, d));

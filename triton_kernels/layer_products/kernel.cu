@@ -19,7 +19,8 @@
 // differ launch the same one, and the sizes of these are arguments: see `Shape`. Other sizes are macros, which `macros.py`
 // defines: the widths HIDDEN and MLP, the largest O_SPLITS and O_STEPS, DOWN_SPLITS, BLOCKS of the grid, HAS_POST, HAS_SCALE,
 // SILU, POST_EPS and NEXT_EPS of both norms, and the bytes PAIR; `kernel.py` defines the bytes SHARED and LAUNCHED threads.
-#include "ptx.cuh"
+#include "../ptx.cuh"
+#include "../lanes.cuh"
 
 #define SETS 2
 #define WARPS 8
@@ -66,9 +67,6 @@ static_assert(PAIR_END <= PAIR && PAIR % 16 == 0 && THREADS == LAUNCHED, "as ker
 static_assert((SHARED - ROWS * X_OF_ROW) / SLOT >= 4 && PROGRAMS >= ROWS, "as op.is_served has it");
 static_assert(TILES % 2 == 0, "sets compute neighbouring tiles");
 static_assert((DOWN_SPLITS - 1) * STEPS(MLP, DOWN_SPLITS) < MLP / 128, "no split is empty");
-
-typedef __nv_bfloat16 bf16;
-typedef __nv_bfloat162 bf162;
 
 // Barriers 1 and 2 are of a set, 3 of all threads, 4 of both sets, 5 of the tail, and 6 of the warps that fetch.
 __device__ __forceinline__ void set_barrier(int set) { meet<WARPS * 32>(set + 1); }
@@ -333,10 +331,6 @@ __device__ __forceinline__ void add_up(float (&own)[4], const uint8_t* first, in
 }
 
 __device__ __forceinline__ float2 both_of(uint32_t pair) { return __bfloat1622float2(*(bf162*)&pair); }
-__device__ __forceinline__ uint32_t packed(float a, float b) {
-  bf162 v = __floats2bfloat162_rn(a, b);
-  return *(uint32_t*)&v;
-}
 
 // Lanes hold two rows of an output. Returns one of them, rounded, of two neighbouring outputs: in even lanes (of `j`)
 // the first row, in odd lanes the second.

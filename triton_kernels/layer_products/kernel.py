@@ -1,18 +1,10 @@
-"""Launches the kernel of `kernel.cu`, which a program gets in place of a Triton kernel.
+"""Launches the kernel of `kernel.cu`, for which `layer_products_kernel` stands.
 
-Importing this module needs triton. AOTInductor takes Triton kernels alone into a program. So
-`layer_products_kernel` has the arguments of the CUDA kernel and says what it writes; within
-`compiled_from_cuda`, Triton's last stages compile `kernel.cu` instead of it.
+Importing this module needs triton.
 """
 
-import hashlib
-import re
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels import cuda_source
 from eagle_aot.triton_kernels.int4_gemm import small_m
 from eagle_aot.triton_kernels.layer_products.macros import packed_shape, shapes_of
 from eagle_aot.triton_kernels.layer_products.op import ROWS, SETS, SHARED, WARPS, composed
@@ -29,7 +22,6 @@ from eagle_aot.triton_kernels.row_tiling import one_if_positive
 
 SOURCE = Path(__file__).with_name("kernel.cu")
 LAUNCHED_WARPS = SETS * (WARPS + 1)
-MARK = "compiled from kernel.cu:"
 
 
 @triton.jit(do_not_specialize=["rows", "attends"])
@@ -76,8 +68,8 @@ def layer_products_kernel(
 ) -> None:
     """Stand for the kernel of `kernel.cu`: its arguments, and stores to all that others may read.
 
-    CUDA names sizes and the source's digest; it is no instruction, so nothing assembles this. Torch
-    could copy what is exchanged if it seemed to be stored to."""
+    CUDA is no instruction, so nothing assembles this: see `cuda_source.py`. Torch could copy what
+    is exchanged if it seemed to be stored to."""
     number = tl.inline_asm_elementwise(CUDA, "=r,r", [rows], dtype=tl.int32, is_pure=True, pack=1)
     tl.store(emptied_ptr, number)
     tl.store(stream1_ptr, number.to(stream1_ptr.dtype.element_ty))
@@ -155,79 +147,5 @@ def prepare(
 
 
 def described(macros: str) -> str:
-    """Return the text that stands in the kernel's code for `kernel.cu` with `macros`.
-
-    In small letters: where torch analyses a kernel, a D of a constant is an attribute of a pointer.
-    """
-    sizes = f"shared={SHARED} launched={32 * LAUNCHED_WARPS}"
-    return f"{MARK} {digest()} {macros} {sizes}".lower()
-
-
-@cache
-def digest() -> str:
-    """Return a digest of the sources: in Triton's cache, each version has an entry of its own."""
-    sources = *sorted(SOURCE.parent.glob("*.cu*")), Path(__file__)
-    return hashlib.sha256(b"".join(map(Path.read_bytes, sources))).hexdigest()[:16]
-
-
-@contextmanager
-def compiled_from_cuda() -> Iterator[None]:
-    """Let Triton compile `kernel.cu` for `layer_products_kernel`, in this process alone."""
-    before = triton.knobs.runtime.add_stages_inspection_hook
-    triton.knobs.runtime.add_stages_inspection_hook = replace_stage
-    try:
-        yield
-    finally:
-        triton.knobs.runtime.add_stages_inspection_hook = before
-
-
-def replace_stage(*arguments: Any) -> tuple[str, str] | None:
-    """Replace the stages that make and assemble PTX: for this kernel, both compile `kernel.cu`.
-
-    A program gets the PTX, compiled again; the export itself launches what is assembled here.
-    Triton calls this with itself and its stages, and from 3.7 on without arguments for what its
-    cache is to tell apart.
-    """
-    if not arguments:
-        return digest(), digest()
-    stages: dict[str, Callable[..., Any]] = arguments[1]
-    make_ptx, assemble = stages["ptx"], stages["cubin"]
-
-    def make_or_compile(module: object, metadata: dict[str, Any]) -> str:
-        ptx = str(make_ptx(module, metadata))
-        if (found := re.search(rf"{MARK} \w+ (.*)", ptx)) is None:
-            return ptx
-        metadata["num_warps"], metadata["shared"] = LAUNCHED_WARPS, SHARED
-        macros = [f"-D{macro}" for macro in found[1].upper().split()]
-        return f"// {MARK} {found[1]}\n{nvcc('-ptx', SOURCE, macros, metadata).decode()}"
-
-    def assemble_or_compile(ptx: str, metadata: dict[str, Any]) -> bytes:
-        if MARK not in ptx:
-            return bytes(assemble(ptx, metadata))
-        with TemporaryDirectory() as directory:
-            source = Path(directory) / "kernel.ptx"
-            source.write_text(ptx)
-            return nvcc("-cubin", source, [], metadata)
-
-    stages["ptx"], stages["cubin"] = make_or_compile, assemble_or_compile
-    return None
-
-
-def nvcc(kind: str, source: Path, macros: list[str], metadata: Mapping[str, Any]) -> bytes:
-    """Compile a source to `kind` for the target that Triton compiles for. Raises RuntimeError."""
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    compiler = Path(str(CUDA_HOME)) / "bin" / "nvcc"
-    with TemporaryDirectory() as directory:
-        result = Path(directory) / "result"
-        target = f"-arch=sm_{metadata['target'].arch}a"
-        # Nothing here is for the host, so any host compiler will do.
-        flags = kind, target, "-allow-unsupported-compiler", "-O3", "-std=c++17", *macros
-        command = [str(compiler), *flags, "-o", str(result), str(source)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except FileNotFoundError as error:
-            raise RuntimeError(f"{compiler}: not found: set CUDA_HOME to a CUDA toolkit") from error
-        except subprocess.CalledProcessError as error:
-            raise RuntimeError(f"{compiler}: {source.name}: {error.stderr.strip()}") from error
-        return result.read_bytes()
+    """Return what stands in the kernel's code for `kernel.cu` with `macros`."""
+    return cuda_source.described(SOURCE, macros, 32 * LAUNCHED_WARPS, SHARED)

@@ -22,7 +22,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels import cuda_source
 from eagle_aot.triton_kernels.kv_int8.kernel import with_strides
+from eagle_aot.triton_kernels.sdpa_splitk import wide as sdpa_wide
 from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
 from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     attend,
@@ -39,9 +41,11 @@ from eagle_aot.triton_kernels.sdpa_splitk.tail import attend_tails
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
     Tiling,
     choose_tiling,
+    is_wide,
     reads_pairs,
     tail_rows,
     tile_rows,
+    wide_tiling,
 )
 
 LOG2_E = math.log2(math.e)
@@ -188,64 +192,67 @@ def launch(
 ) -> Tensor:
     """Launch both kernels; arguments and result are those of `op.sdpa_splitk`, [B, T, heads, D].
 
+    Within `compiled_from_cuda` the kernel of `wide.cu` takes the place of the first where it can.
     `tiling` replaces the one that the layer's shape has, for comparisons. The result is written to
     `out`, if given; if `unless` is 1, nothing is launched or written.
     """
     batch, rows, heads, head_dim = q.shape
     kv_heads = k.shape[0]
     k, v, of_head, of_cache, pitch = with_strides(k, v)
+    layer = heads, kv_heads, head_dim, window
+    wide = tiling is None and is_wide(*layer, q.dtype, k.dtype) and cuda_source.is_compiling()
     int8 = k.dtype == torch.int8
-    tiles = tiling or choose_tiling(heads, kv_heads, head_dim, window, int8=int8)
-    group = heads // kv_heads
+    chosen = wide_tiling(kv_heads) if wide else choose_tiling(*layer, int8=int8)
+    tiles = tiling or chosen
     partial_dtype = torch.float32 if q.dtype == torch.float32 else torch.float16
     items = batch * rows * heads
     partial = q.new_empty((tiles.splits + 1, items, head_dim), dtype=partial_dtype)
     stats = q.new_empty((3, tiles.splits + 1, items), dtype=torch.float32)
     out = q.new_empty(q.shape) if out is None else out
-    layer = {"HEADS": heads, "D": head_dim, "TAIL": tail.shape[2], "WINDOW": window}
-    layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
-    rows_per_tile, rows_per_tail = tile_rows(tiles, group), tail_rows(tiles, group)
-    chunks = triton.cdiv(rows, rows_per_tile) * tiles.splits * (1 if window else 2)
-    tails = triton.cdiv(rows, rows_per_tail)
-    wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads * (1 - unless),)](
-        q.contiguous(),
-        k,
-        v,
-        positions.contiguous(),
-        sequences.contiguous(),
-        tail.contiguous(),
-        partial,
-        stats,
-        batch,
-        rows,
-        of_head,
-        of_cache,
-        SCALE=scale * LOG2_E,
-        ENTRY=k.shape[-1],
-        PITCH=pitch,
-        GROUP=group,
-        RING=ring,
-        ROWS=rows_per_tile,
-        TAIL_ROWS=rows_per_tail,
-        ROW_TILE=tiles.row_tile,
-        KEY_TILE=tiles.key_tile,
-        PAIRED=int8 and reads_pairs(tiles.row_tile, head_dim),
-        AHEAD=tiles.ahead and not triton.knobs.runtime.interpret,
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-        **layer,
-    )
+    inputs = positions.contiguous(), sequences.contiguous(), tail.contiguous()
+    tensors = q.contiguous(), k, v, *inputs, partial, stats
+    constants = {"HEADS": heads, "D": head_dim, "TAIL": tail.shape[2], "WINDOW": window}
+    constants |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
+    if wide:
+        strides = of_head, of_cache, pitch
+        sdpa_wide.launch(*tensors, scale * LOG2_E, strides, tiles, unless)
+    else:
+        group = heads // kv_heads
+        rows_per_tile, rows_per_tail = tile_rows(tiles, group), tail_rows(tiles, group)
+        chunks = triton.cdiv(rows, rows_per_tile) * tiles.splits * (1 if window else 2)
+        tails = triton.cdiv(rows, rows_per_tail)
+        wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads * (1 - unless),)](
+            *tensors,
+            batch,
+            rows,
+            of_head,
+            of_cache,
+            SCALE=scale * LOG2_E,
+            ENTRY=k.shape[-1],
+            PITCH=pitch,
+            GROUP=group,
+            RING=ring,
+            ROWS=rows_per_tile,
+            TAIL_ROWS=rows_per_tail,
+            ROW_TILE=tiles.row_tile,
+            KEY_TILE=tiles.key_tile,
+            PAIRED=int8 and reads_pairs(tiles.row_tile, head_dim),
+            AHEAD=tiles.ahead and not triton.knobs.runtime.interpret,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+            **constants,
+        )
     width, warps = combine_tile(tiles.splits, head_dim)
     wrap_triton(sdpa_combine_kernel)[(items * (1 - unless), triton.cdiv(head_dim, width))](
         partial,
         stats,
-        positions.contiguous(),
+        inputs[0],
         out,
         items,
         SPLIT_TILE=triton.next_power_of_2(tiles.splits),
         D_TILE=width,
         num_warps=warps,
-        **layer,
+        **constants,
     )
     return out
 

@@ -8,7 +8,9 @@ of a ring reads its window in chunks that start at multiples of `chunk`.
 
 from dataclasses import dataclass, replace
 
-from eagle_aot.triton_kernels.device import fitting
+import torch
+
+from eagle_aot.triton_kernels.device import H100, capability, fitting
 
 TAIL = 16
 """Keys of a row's own path whose slots are given; all keys before them are in order."""
@@ -88,6 +90,9 @@ SMALL_FLAT = {
 SMALL_FLAT[512] = replace(SMALL_FLAT[512], key_tile=16, ahead=False)
 SMALL_RING = replace(TALL_RING, warp_elements=2048)
 
+WIDE = Tiling(WGMMA_ROWS, key_tile=64, chunk=16, splits=0, warps=16, stages=2)
+"""What `wide.cu` is written for; splits depend on the layer."""
+
 PLANS = {
     227: (FLAT, {512: WIDE_RING, 256: RING}),
     99: (SMALL_FLAT, {512: replace(WIDE_RING, key_tile=16), 256: SMALL_RING}),
@@ -114,13 +119,27 @@ def choose_tiling(
         plan = replace(plan, stages=3, ahead=False)
     tokens = rows // (heads // kv_heads)
     chunk = ring_chunk(window, plan.chunk, tokens) if window else plan.chunk
-    # One program per head is for a row's tail.
-    flat_splits = min(MAX_SPLITS, max(1, plan.programs // kv_heads - 1))
-    splits = ring_splits(window, chunk, tokens) if window else flat_splits
+    splits = ring_splits(window, chunk, tokens) if window else flat_splits(plan, kv_heads)
     # Twice the warps have twice the registers.
     filled = max(plan.warps, min(8, rows * head_dim // plan.warp_elements))
     warps = 8 if rows >= MANY_ROWS else filled
     return Tiling(rows, plan.key_tile, chunk, splits, warps, plan.stages, plan.ahead)
+
+
+def is_wide(heads: int, kv_heads: int, head_dim: int, window: int, *dtypes: torch.dtype) -> bool:
+    """Whether `wide.cu` serves a layer on this GPU, with queries and entries of `dtypes`."""
+    shape = head_dim == 512 and not window and 2 <= heads // kv_heads <= WIDE.row_tile // TILE_ROWS
+    return shape and set(dtypes) == {torch.bfloat16} and capability() == H100
+
+
+def wide_tiling(kv_heads: int) -> Tiling:
+    """Return the tiling of a layer that `is_wide`."""
+    return replace(WIDE, splits=flat_splits(FLAT[512], kv_heads))
+
+
+def flat_splits(plan: TilingPlan, kv_heads: int) -> int:
+    """Return the chunks of a row of a flat cache; one program per head is for a row's tail."""
+    return min(MAX_SPLITS, max(1, plan.programs // kv_heads - 1))
 
 
 def row_tile(group: int) -> int:

@@ -219,12 +219,12 @@ def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.Monkey
     assert written == expected and 2 * once == len(written) <= each
 
 
-@pytest.mark.parametrize(("name", "threads"), [("layer_products_kernel", 1), ("other", 7)])
-def test_cuda_is_compiled_in_this_process(name: str, threads: int) -> None:
+@pytest.mark.parametrize(("argument", "threads"), [("CUDA: tl.constexpr", 1), ("n", 7)])
+def test_cuda_is_compiled_in_this_process(argument: str, threads: int) -> None:
     seen: list[Any] = []
     compile_kernel = compile_cuda_here(lambda *arguments: seen.append(config.compile_threads))
     with config.patch(compile_threads=7):
-        compile_kernel(None, "kernel_0", f"@triton.jit\ndef {name}(x_ptr):\n    pass", "cuda")
+        compile_kernel(None, "kernel_0", f"@triton.jit\ndef name(x, {argument}):\n    pass", "cuda")
         assert config.compile_threads == 7
     assert seen == [threads]
 

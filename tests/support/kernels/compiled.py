@@ -1,6 +1,7 @@
 """Analysing kernels, and compiling them as a launch does, for GPUs on machines without one."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,6 +62,26 @@ def local_memory(cubin: bytes, directory: Path) -> int:
     return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
 
 
+def compiled_by_nvcc(call: "Launch", monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Compile a kernel that stands for CUDA C++, as an export for an H100 does."""
+    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
+
+    home = str(Path(str(shutil.which("nvcc"))).parents[1])
+    monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", home)
+    with compiled_from_cuda():
+        return call.compiled((9, 0))
+
+
+def declared_names(source: Path, kernel: Any) -> list[str]:
+    """Return the names that a Triton kernel's arguments have for those of the CUDA C++ it stands
+    for."""
+    declared = re.search(rf"{kernel.__name__}\(([^)]*)\) {{", source.read_text())
+    assert declared is not None
+    pairs = (re.fullmatch(r"\s*(.*[ *])(\w+)\s*", each) for each in declared[1].split(","))
+    found = [(pair[1], pair[2]) for pair in pairs if pair is not None]
+    return [name + "_ptr" * ("*" in kind) for kind, name in found] + ["CUDA"]
+
+
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 KINDS = {
     torch.bfloat16: "*bf16",
@@ -108,6 +129,15 @@ class Launch:
         major, minor = capability
         target = triton.backends.compiler.GPUTarget("cuda", 10 * major + minor, 32)
         return triton.compile(source, target=target, options=self.options)
+
+
+class Unlaunched:
+    """Takes the place of a kernel that another module launches."""
+
+    def __init__(self, kernel: object) -> None: ...
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments, **constants: None
 
 
 def launches(

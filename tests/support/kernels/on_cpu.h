@@ -97,7 +97,7 @@ static bool launch(int blocks, int threads, size_t dynamic, size_t all, unsigned
   kernel = body, events = 0, chance.seed(seed), copies.clear();
   std::vector<Block> parts(blocks);
   for (auto& block : parts) {
-    block.memory.assign(all, 0xEE), block.used = dynamic, block.warps.resize(threads / 32);
+    block.memory.assign(all, 0xFF), block.used = dynamic, block.warps.resize(threads / 32);
     for (auto& warp : block.warps) warp.pause = chance() % 16 ? 0 : 128;
   }
   fibers = std::vector<Fiber>(blocks * threads);
@@ -156,6 +156,8 @@ static void* at_address(uint32_t at, size_t size = 16, Block* block = running->b
 static uint4 load4(uint32_t at) { return *(uint4*)at_address(at); }
 static void store4(uint32_t at, const uint4& v) { *(uint4*)at_address(at) = v; }
 static void store1(uint32_t at, uint32_t v) { *(uint32_t*)at_address(at, 4) = v; }
+static void store2(uint32_t at, float x, float y) { store1(at, *(uint32_t*)&x), store1(at + 4, *(uint32_t*)&y); }
+static float2 load2(uint32_t at) { return *(float2*)at_address(at, 8); }
 static void load4_if(bool condition, uint4& v, uint32_t at) {
   if (condition) v = load4(at);
 }
@@ -230,6 +232,13 @@ static void give(void* at, uint32_t v) { *(uint32_t*)at = v, events++; }
 
 static float __uint_as_float(uint32_t v) { return *(float*)&v; }
 static uint32_t __float_as_uint(float v) { return *(uint32_t*)&v; }
+static int __float_as_int(float v) { return *(int*)&v; }
+static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t choice) {
+  uint64_t bytes = (uint64_t)b << 32 | a;
+  uint32_t v = 0;
+  for (int i = 0; i < 4; i++) v |= (uint32_t)(bytes >> (choice >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+  return v;
+}
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { return a - b; }
 static float __fmul_rn(float a, float b) { return a * b; }
@@ -260,6 +269,23 @@ static float __shfl_xor_sync(unsigned, float v, int mask) {
 }
 static int __shfl_xor_sync(unsigned mask, int v, int distance) {
   return __float_as_uint(__shfl_xor_sync(mask, __uint_as_float(v), distance));
+}
+static int __shfl_sync(unsigned, int v, int lane) {
+  exchange({(uint32_t)v}, [&](auto& words) { v = words[lane & 31][0]; });
+  return v;
+}
+template <class Choose>
+static int reduced(int v, Choose choose) {
+  exchange({(uint32_t)v}, [&](auto& words) {
+    for (auto& word : words) v = choose(v, (int)word[0]);
+  });
+  return v;
+}
+static int __reduce_min_sync(unsigned, int v) {
+  return reduced(v, [](int a, int b) { return min(a, b); });
+}
+static int __reduce_max_sync(unsigned, int v) {
+  return reduced(v, [](int a, int b) { return max(a, b); });
 }
 static unsigned __ballot_sync(unsigned, bool is) {
   unsigned lanes = 0;
@@ -298,5 +324,39 @@ static void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint3
                element(words[column * 4 + k % 8 / 2][4 + k / 8], k % 2);
       d[i] += sum;
     }
+  });
+}
+
+static void begin_products() {}
+static void commit_products() {}
+template <int LEFT>
+static void await_products() {}
+template <int COUNT>
+static void take_registers() {}
+template <int COUNT>
+static void leave_registers() {}
+static uint64_t swizzled_rows(uint32_t at) { return at; }
+// A warp's rows of a product of four warps, computed at once.
+template <int COUNT>
+static void multiply(float (&d)[COUNT], const uint4& a, uint64_t b, bool adds) {
+  unsigned lane = threadIdx.x % 32;
+  exchange({a.x, a.y, a.z, a.w}, [&](auto& words) {
+    for (int i = 0; i < COUNT; i++) {
+      int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int k = 0; k < 16; k++) {
+        uint32_t at = b + column * 128 + 2 * k;
+        sum += element(words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2) *
+               element(*(uint16_t*)at_address(at ^ (at >> 7 & 7) << 4, 2), 0);
+      }
+      d[i] = (adds ? d[i] : 0) + sum;
+    }
+  });
+}
+static void store_transposed(uint32_t at, const uint4& v) {
+  unsigned lane = threadIdx.x % 32;
+  exchange({v.x, v.y, v.z, v.w}, [&](auto& words) {
+    for (int i = 0; i < 8; i++)
+      *(uint16_t*)at_address(at + 2 * i, 2) = words[i * 4 + lane % 8 / 2][lane / 8] >> lane % 2 * 16;
   });
 }

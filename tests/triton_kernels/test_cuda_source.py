@@ -1,0 +1,54 @@
+"""CUDA C++ in place of Triton kernels: for which it is compiled, and what is said if it is not."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from eagle_aot.triton_kernels import cuda_source
+
+TARGET = {"target": SimpleNamespace(arch=90)}
+SOURCE = cuda_source.FOLDER / "layer_products" / "kernel.cu"
+
+
+def test_other_kernels_are_assembled_as_before() -> None:
+    stages: dict[str, Any] = {
+        "ptx": lambda module, metadata: f"{module}.ptx",
+        "cubin": lambda ptx, metadata: ptx.encode(),
+    }
+    cuda_source.replace_stage(None, stages, None)
+    assert stages["cubin"](stages["ptx"]("mov", {}), {}) == b"mov.ptx"
+
+
+def test_a_kernel_names_its_source_with_all_that_decides_its_code() -> None:
+    text = cuda_source.described(SOURCE, "HEADS=8 SCALE=1e-05", 64, 1024)
+    macros = "heads=8 scale=1e-05 shared=1024 launched=64"
+    name = "layer_products/kernel.cu"
+    assert text == f"{cuda_source.MARK} {name} {cuda_source.digest()} {macros}"
+
+
+def test_sources_are_compiled_only_where_that_is_said() -> None:
+    assert not cuda_source.is_compiling()
+    with cuda_source.compiled_from_cuda():
+        assert cuda_source.is_compiling()
+    assert not cuda_source.is_compiling()
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", "/nowhere")
+    with pytest.raises(RuntimeError, match="/nowhere/bin/nvcc: not found: set CUDA_HOME"):
+        cuda_source.nvcc("-ptx", SOURCE, [], TARGET)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
+def test_what_the_compiler_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = str(Path(str(shutil.which("nvcc"))).parents[1])
+    monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", home)
+    widths = "HIDDEN MLP O_SPLITS O_STEPS DOWN_SPLITS BLOCKS PAIR"
+    sizes = [f"-D{name}=128" for name in (*widths.split(), "LAUNCHED", "SHARED")]
+    with pytest.raises(RuntimeError, match=r"as kernel\.py has it"):
+        cuda_source.nvcc("-ptx", SOURCE, sizes, TARGET)

@@ -1,0 +1,181 @@
+"""The CUDA source of attention of wide heads: which layers have it, and its results by fibers.
+
+They take the place of a GPU's threads. Bits, whose order of sums is the tensor cores', are compared
+on a GPU.
+"""
+
+import shutil
+import subprocess
+from ctypes import CDLL, c_bool, c_void_p
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import support.kernels
+from eagle_aot.triton_kernels.device import H100
+from eagle_aot.triton_kernels.sdpa_splitk import tiling
+from support.kernels.compiled import (
+    Launch,
+    Unlaunched,
+    compiled_by_nvcc,
+    declared_names,
+    launches,
+    local_memory,
+    rows_attention,
+)
+from support.kernels.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+needs_compilers = pytest.mark.skipif(
+    None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs nvcc and g++"
+)
+
+SOURCE = Path(tiling.__file__).with_name("wide.cu")
+SHARED, SPLITS, SLOTS = 227 << 10, 2, 528
+LAYER = Layer(16, 2, 512, 0, torch.bfloat16, by_token=True)
+FIVES = Layer(10, 2, 512, 0, torch.bfloat16)
+FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
+SCATTERED = [5, 9, 0, 20, 3, 2, 1, 7]
+
+
+def compiled(case: Forward, directory: Path) -> CDLL:
+    """Compile `attend` of `sdpa_wide_on_cpu.cpp` for a case's layer and caches."""
+    layer, (of_head, _, pitch, _) = case.layer, case.k.stride()
+    macros = {"HEADS": layer.heads, "GROUP": layer.heads // layer.kv_heads, "SPLITS": SPLITS}
+    macros |= {"CHUNK": tiling.WIDE.chunk, "OF_HEAD": of_head, "PITCH": pitch}
+    macros |= {"SHARED": SHARED, "LAUNCHED": 32 * tiling.WIDE.warps}
+    own = f'-DKERNEL="{SOURCE}"', f"-DSCALE={layer.scale / 0.6931471805599453!r}"
+    folder, library = Path(support.kernels.__path__[0]), directory / "attend.so"
+    flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
+    defined = [f"-D{name}={value}" for name, value in macros.items()]
+    files = "-o", str(library), str(folder / "sdpa_wide_on_cpu.cpp")
+    command = ["nvcc", "-allow-unsupported-compiler", *flags, *defined, *own, *files]
+    subprocess.run(command, check=True)
+    return CDLL(str(library))
+
+
+def run(case: Forward, library: CDLL, seed: int) -> Tensor:
+    """Return what the kernel's parts add up to, [B, T, heads, D]."""
+    batch, rows, heads, head_dim = case.q.shape
+    items = batch * rows * heads
+    partial = torch.full((SPLITS + 1, items, head_dim), torch.nan, dtype=torch.float16)
+    stats = torch.full((3, SPLITS + 1, items), torch.nan)
+    inputs = case.q, case.k, case.v, case.positions, case.sequences, case.tail
+    addresses = (c_void_p * 6)(*(each.data_ptr() for each in inputs))
+    parts = (c_void_p(each.data_ptr()) for each in (partial, stats))
+    kv_heads = case.layer.kv_heads
+    row_tiles = -(-rows // (tiling.WIDE.row_tile // (heads // kv_heads)))
+    blocks = batch * row_tiles * kv_heads * (1 + SPLITS)
+    sizes = items, rows * heads, case.k.stride(1) // head_dim
+    library.attend.restype = c_bool
+    ended = library.attend(addresses, *parts, *sizes, blocks, seed)
+    assert ended, "threads wait for each other"
+    return combined(case, partial, stats)
+
+
+def combined(case: Forward, partial: Tensor, stats: Tensor) -> Tensor:
+    """Add up the chunks and the tail of each row, in float64."""
+    out = torch.zeros(case.q.shape, dtype=torch.float64)
+    shape = SPLITS + 1, *case.q.shape[:3]
+    units, (most, sums, peaks) = partial.view(*shape, -1), stats.view(3, *shape)
+    sizes = tiling.Tiling(64, 64, tiling.WIDE.chunk, SPLITS, 16, 2)
+    for b, text in enumerate(case.texts):
+        for row in range(len(text.rows)):
+            reach = text.position(row) - tiling.TAIL
+            length = tiling.chunk_length(reach, sizes) if reach >= 0 else 1
+            of = [s for s in range(SPLITS) if s * length <= reach] + [SPLITS]
+            weights = (most[of, b, row].double() - most[of, b, row].amax(0)).exp2()
+            scaled = (weights * peaks[of, b, row])[..., None] * units[of, b, row].double()
+            out[b, row] = scaled.sum(0) / (weights * sums[of, b, row]).sum(0)[:, None]
+    return out
+
+
+@needs_compilers
+@pytest.mark.parametrize(
+    ("layer", "texts", "rows"),
+    [
+        (LAYER, (chain(0, 1), chain(90, 1)), 1),  # a text's first token; columns for one row
+        (LAYER, (chain(110, 5), chain(13, 3)), 5),  # chunks of two lengths, padding
+        (LAYER, (tree(83, FEW, SCATTERED), tree(20, FEW[:3])), 9),  # two tiles of rows
+        (FIVES, (chain(500, 12),), 12),  # five heads share keys; many tiles
+    ],
+    ids=str,
+)
+def test_results_are_those_of_attention(
+    layer: Layer, texts: tuple[Text, ...], rows: int, tmp_path: Path
+) -> None:
+    """What no row sees is NaN, and so is memory that nothing was written to."""
+    case = forward(layer, *texts, rows=rows, slots=SLOTS, caches=range(len(texts))[::-1])
+    library = compiled(case, tmp_path)
+    first = run(case, library, 0)
+    assert relative_error(first, case.expected()) < 5e-3
+    assert torch.equal(run(case, library, 1), first), "results depend on the order of threads"
+    for row in {0, len(texts[0].rows) - 1}:
+        one = forward(layer, texts[0].only(row), slots=SLOTS, caches=[len(texts) - 1])
+        assert torch.equal(run(one, library, 2)[0, 0], first[0, row])
+
+
+def wide_launch(monkeypatch: pytest.MonkeyPatch, layer: Layer) -> Launch:
+    """Return the first kernel call of an export for an H100."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from eagle_aot.triton_kernels import cuda_source
+    from eagle_aot.triton_kernels.sdpa_splitk import kernel, wide
+
+    monkeypatch.setattr(cuda_source, "is_compiling", lambda: True)
+    monkeypatch.setattr(tiling, "capability", lambda: H100)
+    monkeypatch.setattr(kernel, "wrap_triton", Unlaunched)
+    sizes = layer.heads, layer.kv_heads, layer.head_dim
+    (call,) = launches(monkeypatch, wide, lambda: rows_attention(kernel, *sizes), H100)
+    return call
+
+
+@needs_nvcc
+@pytest.mark.parametrize("layer", [Layer(32, 4, 512, 0, torch.bfloat16), FIVES], ids=str)
+def test_the_source_is_compiled_in_place_of_a_triton_kernel(
+    layer: Layer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    call = wide_launch(monkeypatch, layer)
+    assert call.kernel.arg_names == declared_names(SOURCE, call.kernel)
+    binary = compiled_by_nvcc(call, monkeypatch)
+    assert binary.metadata.name == "sdpa_wide_kernel"
+    assert (binary.metadata.num_warps, binary.metadata.shared) == (16, SHARED)
+    assert local_memory(binary.asm["cubin"], tmp_path) == 0
+    assert "wgmma.mma_async.sync.aligned.m64n8k16" in binary.asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window", "entries", "expected"),
+    [
+        (32, 4, 512, 0, torch.bfloat16, True),
+        (8, 1, 512, 0, torch.bfloat16, True),
+        (4, 2, 512, 0, torch.bfloat16, True),
+        (4, 4, 512, 0, torch.bfloat16, False),  # 64 rows of a tile
+        (16, 1, 512, 0, torch.bfloat16, False),  # four rows of a tile
+        (32, 4, 256, 0, torch.bfloat16, False),
+        (32, 4, 512, 1024, torch.bfloat16, False),
+        (32, 4, 512, 0, torch.int8, False),
+        (32, 4, 512, 0, torch.float16, False),
+    ],
+)
+def test_which_layers_the_source_serves(
+    heads: int, kv_heads: int, head_dim: int, window: int, entries: torch.dtype, expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    layer = heads, kv_heads, head_dim, window, torch.bfloat16, entries
+    for capability, serves in ((H100, expected), ((8, 0), False), ((10, 0), False)):
+        monkeypatch.setattr(tiling, "capability", lambda found=capability: found)
+        assert tiling.is_wide(*layer) is serves
+
+
+def test_a_program_launches_one_of_both_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export for an H100 the CUDA source, all others Triton's."""
+    call = wide_launch(monkeypatch, LAYER)
+    assert call.kernel.__name__ == "sdpa_wide_kernel" and "sdpa_splitk/wide.cu" in str(call)
+    from eagle_aot.triton_kernels.sdpa_splitk import kernel
+
+    monkeypatch.undo()
+    calls = launches(monkeypatch, kernel, lambda: rows_attention(kernel, 16, 2, 512), H100)
+    names = [each.kernel.__name__ for each in calls]
+    assert names == ["sdpa_splitk_kernel", "sdpa_combine_kernel"]

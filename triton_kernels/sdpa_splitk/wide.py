@@ -1,0 +1,87 @@
+"""Launches the kernel of `wide.cu`: attention over flat caches of heads of 512 in bfloat16, on an
+H100 or H200.
+
+It takes the place of the first kernel of `kernel.py`. Importing this module needs triton.
+"""
+
+from pathlib import Path
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import wrap_triton
+
+from eagle_aot.triton_kernels import cuda_source
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling
+
+SOURCE = Path(__file__).with_name("wide.cu")
+SHARED = 227 << 10
+"""Bytes of shared memory: all that a multiprocessor has for one program."""
+
+
+@triton.jit(do_not_specialize=["items", "of_text", "of_cache"])
+def sdpa_wide_kernel(
+    q_ptr: tl.tensor,
+    k_ptr: tl.tensor,
+    v_ptr: tl.tensor,
+    positions_ptr: tl.tensor,
+    sequences_ptr: tl.tensor,
+    tail_ptr: tl.tensor,
+    partial_ptr: tl.tensor,
+    stats_ptr: tl.tensor,
+    items: tl.tensor,
+    of_text: tl.tensor,
+    of_cache: tl.tensor,
+    CUDA: tl.constexpr,
+) -> None:
+    """Stand for the kernel of `wide.cu`: its arguments, and stores to all that it writes."""
+    number = tl.inline_asm_elementwise(CUDA, "=r,r", [items], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(partial_ptr, number.to(partial_ptr.dtype.element_ty))
+    tl.store(stats_ptr, number.to(stats_ptr.dtype.element_ty))
+
+
+def launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    tail: Tensor,
+    partial: Tensor,
+    stats: Tensor,
+    scale: float,
+    strides: tuple[int, int, int],
+    tiles: Tiling,
+    unless: int,
+) -> None:
+    """Launch it with arguments of `sdpa_splitk_kernel`: `q` [B, T, heads, 512], `k` and `v`
+    [kv_heads, S, slots, 512]. It writes `partial` [splits + 1, B * T * heads, 512] and `stats`
+    [3, splits + 1, B * T * heads].
+
+    `scale` is for powers of 2; `strides` are those of heads and of sequences, in entries, and of
+    slots, in elements.
+    """
+    batch, rows, heads, _ = q.shape
+    kv_heads = k.shape[0]
+    row_tiles = triton.cdiv(rows, tiles.row_tile // (heads // kv_heads))
+    sizes = {"HEADS": heads, "GROUP": heads // kv_heads, "SPLITS": tiles.splits}
+    of_head, of_cache, pitch = strides
+    sizes |= {"OF_HEAD": of_head * k.shape[-1], "PITCH": pitch, "CHUNK": tiles.chunk}
+    macros = " ".join(f"{name}={size}" for name, size in sizes.items())
+    macros += f" SCALE={scale!r}"
+    programs = batch * row_tiles * kv_heads * (1 + tiles.splits)
+    # Products of sizes: for a size of 1 torch would make a kernel without that argument.
+    wrap_triton(sdpa_wide_kernel)[(programs * (1 - unless),)](
+        q,
+        k,
+        v,
+        positions,
+        sequences,
+        tail,
+        partial,
+        stats,
+        batch * rows * heads,
+        rows * heads,
+        of_cache,
+        CUDA=cuda_source.described(SOURCE, macros, 32 * tiles.warps, SHARED),
+    )
