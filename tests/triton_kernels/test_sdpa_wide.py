@@ -67,10 +67,10 @@ def run(case: Forward, library: CDLL, seed: int) -> Tensor:
     parts = (c_void_p(each.data_ptr()) for each in (partial, stats))
     kv_heads = case.layer.kv_heads
     row_tiles = -(-rows // (tiling.WIDE.row_tile // (heads // kv_heads)))
-    blocks = batch * row_tiles * kv_heads * (1 + SPLITS)
+    grid = row_tiles * kv_heads, 1 + SPLITS, batch
     sizes = items, rows * heads, case.k.stride(1) // head_dim
     library.attend.restype = c_bool
-    ended = library.attend(addresses, *parts, *sizes, blocks, seed)
+    ended = library.attend(addresses, *parts, *sizes, *grid, seed)
     assert ended, "threads wait for each other"
     return combined(case, partial, stats)
 

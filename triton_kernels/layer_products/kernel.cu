@@ -580,8 +580,17 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
   };
 
   if (warp >= SETS * WARPS) {
+    // Addresses that the compiler knows: at others each of these takes 100 cycles, before any weights are asked for.
+    auto init_ring = [](uint64_t* barriers) {
+#pragma unroll
+      for (int i = 0; i < MOST_SLOTS; i++)
+        init(shared_address(barriers + i), 1), init(shared_address(barriers + MOST_SLOTS + i), WARPS);
+    };
     if (lane == 0) {
-      for (int i = 0; i < ring.length; i++) init(ring.full + 8 * i, 1), init(ring.empty + 8 * i, WARPS);
+      if (set == 0)
+        init_ring(barriers[0]);
+      else
+        init_ring(barriers[1]);
 #if ATTENDS
       if (set == 0) init(entry_barriers, CHUNK), init(entry_barriers + 8, CHUNK), init(entry_barriers + 16, 2 * TAIL),
                       init(entry_barriers + 24, SETS * WARPS);

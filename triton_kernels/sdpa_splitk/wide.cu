@@ -45,8 +45,7 @@ struct Layout {
   static constexpr int V_UNITS = ALL > 12 ? 5 : 4, K_UNITS = ALL - V_UNITS, V = K + K_UNITS * UNIT_BYTES;
   static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * K_UNITS, V_FULL = K_EMPTY + 8 * K_UNITS;
   static constexpr int V_EMPTY = V_FULL + 8 * V_UNITS, W_FULL = V_EMPTY + 8 * V_UNITS, W_EMPTY = W_FULL + 8 * BUFFERS;
-  static constexpr int END = W_EMPTY + 8 * BUFFERS;
-  static_assert(END <= PLACE && K % 16 == 0 && K_UNITS >= UNITS && V_UNITS >= UNITS, "there is room");
+  static_assert(W_EMPTY + 8 * BUFFERS <= PLACE && K % 16 == 0 && K_UNITS >= UNITS && V_UNITS >= UNITS, "there is room");
 };
 
 __device__ __forceinline__ int chunk_length(int reach) { return (reach / (CHUNK * SPLITS) + 1) * CHUNK; }
@@ -349,10 +348,15 @@ __device__ __forceinline__ void attend_chunk(const Tile& tile, const Place& plac
   if (warp >= CONSUMERS) {
     leave_registers<40>();
     if (warp == CONSUMERS) {
-      const uint32_t barrier = base + L::BARRIERS + 8 * lane;
-      if (barrier < base + L::END)
-        init(barrier, barrier < base + L::V_EMPTY ? 1 : barrier >= base + L::W_FULL && barrier < base + L::W_EMPTY ? 32 * SCORERS : ADDERS);
-      publish_barriers();
+      if (lane == 0) {
+#pragma unroll
+        for (int i = 0; i < L::K_UNITS; i++) init(base + L::K_FULL + 8 * i, 1), init(base + L::K_EMPTY + 8 * i, 1);
+#pragma unroll
+        for (int i = 0; i < L::V_UNITS; i++) init(base + L::V_FULL + 8 * i, 1), init(base + L::V_EMPTY + 8 * i, ADDERS);
+#pragma unroll
+        for (int i = 0; i < L::BUFFERS; i++) init(base + L::W_FULL + 8 * i, 32 * SCORERS), init(base + L::W_EMPTY + 8 * i, ADDERS);
+        publish_barriers();
+      }
       __syncwarp();
     }
     pass<THREADS>(5);
@@ -472,16 +476,14 @@ __device__ __forceinline__ void attend_tails(const Tile& tile, const Place& plac
   }
 }
 
-// Arguments are those of sdpa_splitk_kernel: `items` are batch x rows x HEADS, `of_text` rows x HEADS, `of_cache` entries.
+// Arguments are those of sdpa_splitk_kernel: `items` are batch x rows x HEADS, `of_text` rows x HEADS, `of_cache` entries. The
+// grid is tiles of rows and heads, by tails and splits, by texts: heads, whose keys lie together, run side by side.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 sdpa_wide_kernel(const bf16* q, const bf16* k, const bf16* v, const long long* positions, const long long* sequences,
                  const long long* tail, __half* partial, float* stats, int items, int of_text, int of_cache) {
-  const int rows = of_text / HEADS, batch = items / of_text, row_tiles = (rows + ROWS - 1) / ROWS;
-  const int tails = batch * row_tiles * KV_HEADS, thread = threadIdx.x, lane = thread % 32;
-  const bool is_tail = (int)blockIdx.x < tails;
-  const int program = is_tail ? blockIdx.x : blockIdx.x - tails, first_row = program % row_tiles * ROWS;
-  const int head = program / row_tiles % KV_HEADS, text = program / row_tiles / KV_HEADS % batch;
-  const int split = is_tail ? SPLITS : program / row_tiles / KV_HEADS / batch;
+  const int rows = of_text / HEADS, head = blockIdx.x % KV_HEADS, first_row = blockIdx.x / KV_HEADS * ROWS, text = blockIdx.z;
+  const bool is_tail = blockIdx.y == 0;
+  const int split = is_tail ? SPLITS : blockIdx.y - 1, thread = threadIdx.x, lane = thread % 32;
   const size_t row = (size_t)text * rows + first_row, cache = head * (size_t)(OF_HEAD) + sequences[text] * (size_t)of_cache * D;
   const int first = (text * rows + first_row) * HEADS + head * GROUP;
   const Place place = {partial, stats, items, first, split};

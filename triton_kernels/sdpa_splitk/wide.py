@@ -69,9 +69,9 @@ def launch(
     sizes |= {"OF_HEAD": of_head * k.shape[-1], "PITCH": pitch, "CHUNK": tiles.chunk}
     macros = " ".join(f"{name}={size}" for name, size in sizes.items())
     macros += f" SCALE={scale!r}"
-    programs = batch * row_tiles * kv_heads * (1 + tiles.splits)
+    grid = row_tiles * kv_heads * (1 - unless), 1 + tiles.splits, batch
     # Products of sizes: for a size of 1 torch would make a kernel without that argument.
-    wrap_triton(sdpa_wide_kernel)[(programs * (1 - unless),)](
+    wrap_triton(sdpa_wide_kernel)[grid](
         q,
         k,
         v,

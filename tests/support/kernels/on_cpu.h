@@ -43,7 +43,7 @@ struct Block {
   std::vector<Warp> warps;
 };
 struct Index {
-  unsigned x;
+  unsigned x, y, z;
 };
 struct Copy {
   Block* block;
