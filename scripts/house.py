@@ -28,7 +28,7 @@ LIMITS = {
     "product lines": 52_140,
     "product files": 415,
     "scripts and lab lines": 11_280,
-    "test lines": 55_420,  # 55,184 before attention of wide heads was one
+    "test lines": 55_460,  # 55,184 before attention of wide heads was one
     "class names with two meanings": 0,
     "pairs of runner rooms that import each other": 0,
     "short files with one importer": 8,

@@ -13,6 +13,7 @@ __device__ __forceinline__ uint32_t half_pair(float a, float b) {
   __half2 v = __floats2half2_rn(a, b);
   return *(uint32_t*)&v;
 }
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xFF800000u); }
 __device__ __forceinline__ float base_of(float m) { return m == minus_infinity() ? 0.0f : m; }
 __device__ __forceinline__ float quad_max(float v) {

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 
-// Shared memory of a block: the bytes that its launch asks for, and one T besides.
+// Shared memory of a block: the bytes that its launch asks for, and one T besides. The former are at a multiple of 1,024 if
+// there is nothing else.
 __device__ __forceinline__ uint8_t* dynamic_shared() {
   extern __shared__ __align__(128) uint8_t memory[];
   return memory;
@@ -175,7 +176,7 @@ template <int LEFT>
 __device__ __forceinline__ void await_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
-__device__ __forceinline__ void multiply(float (&d)[4], const uint4& a, uint64_t b, bool adds) {
+__device__ __forceinline__ void multiply_by_four(float (&d)[4], const uint4& a, uint64_t b, bool adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3"
@@ -183,7 +184,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint4& a, uint64_t
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)adds));
 }
-__device__ __forceinline__ void multiply(float (&d)[20], const uint4& a, uint64_t b, bool adds) {
+__device__ __forceinline__ void multiply_by_four(float (&d)[20], const uint4& a, uint64_t b, bool adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %25, 0; wgmma.mma_async.sync.aligned.m64n40k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19"
@@ -193,7 +194,7 @@ __device__ __forceinline__ void multiply(float (&d)[20], const uint4& a, uint64_
         "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)adds));
 }
-__device__ __forceinline__ void multiply(float (&d)[32], const uint4& a, uint64_t b, bool adds) {
+__device__ __forceinline__ void multiply_by_four(float (&d)[32], const uint4& a, uint64_t b, bool adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%2"
@@ -205,6 +206,8 @@ __device__ __forceinline__ void multiply(float (&d)[32], const uint4& a, uint64_
         "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)adds));
 }
+// Before `begin_products`: what `a` gets is written there, and not while products read it.
+__device__ __forceinline__ void finish(uint4& a) { asm volatile("" : "+r"(a.x), "+r"(a.y), "+r"(a.z), "+r"(a.w)::"memory"); }
 // Stores four matrices of 8 x 8 elements of 16 bits, transposed: row i of matrix j to where lane 8 j + i says.
 __device__ __forceinline__ void store_transposed(uint32_t at, const uint4& v) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),

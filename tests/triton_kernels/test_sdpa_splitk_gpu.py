@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -125,9 +126,10 @@ def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
-def test_offsets_beyond_32_bits_are_read() -> None:
+@pytest.mark.parametrize("heads", [5, 10])
+def test_offsets_beyond_32_bits_are_read(heads: int) -> None:
     """Each head has 2^29 elements, so the fifth starts at 2^31."""
-    case = case_of(Layer(5, 5, 512, 0, torch.bfloat16), chain(30, 2), slots=32)
+    case = case_of(Layer(heads, 5, 512, 0, torch.bfloat16), chain(30, 2), slots=32)
     expected = sdpa_splitk(*case.arguments)
     shape = 5, 2, 1 << 19, 512
     far = [torch.full(shape, math.nan, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
@@ -141,3 +143,22 @@ def test_strided_queries_give_the_same_output() -> None:
     case = case_of(LLAMA, chain(100, 3))
     strided = replace(case, q=case.q.transpose(1, 2).contiguous().transpose(1, 2))
     assert torch.equal(sdpa_splitk(*strided.arguments), sdpa_splitk(*case.arguments))
+
+
+def test_both_kernels_serve_wide_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's on an H100 within an export, Triton's elsewhere."""
+    from eagle_aot.triton_kernels import cuda_source
+    from eagle_aot.triton_kernels.sdpa_splitk import wide
+
+    launch = Mock(wraps=wide.launch)
+    monkeypatch.setattr(wide, "launch", launch)
+    for context in (0, 40, 4096):
+        case = case_of(GEMMA_FULL, chain(context, 8), tree(context, FEW, SCATTERED, 100))
+        launch.reset_mock()
+        assert relative_error(sdpa_splitk(*case.arguments), case.expected()) < 5e-3
+        assert launch.called == (capability() == H100)
+        with monkeypatch.context() as patch:
+            patch.setattr(cuda_source, "is_compiling", lambda: False)
+            launch.reset_mock()
+            assert relative_error(sdpa_splitk(*case.arguments), case.expected()) < 5e-3
+            assert not launch.called

@@ -253,7 +253,6 @@ __device__ __forceinline__ uint32_t unpacked(uint32_t word, bf162 factor, bf162 
   return *(uint32_t*)&weight;
 }
 
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
 // 16 outputs x 32 columns x 8 rows: two products of the tensor cores for each of N blocks.
 template <int Q, int N>

@@ -1,4 +1,4 @@
-"""Attention of rows on a GPU: two Triton kernels that read a visible key once per tile of rows.
+"""Attention of rows on a GPU: two kernels that read a visible key once per tile of rows.
 
 Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
 lowered for one.

@@ -91,7 +91,8 @@ SMALL_FLAT[512] = replace(SMALL_FLAT[512], key_tile=16, ahead=False)
 SMALL_RING = replace(TALL_RING, warp_elements=2048)
 
 WIDE = Tiling(WGMMA_ROWS, key_tile=64, chunk=16, splits=0, warps=16, stages=2)
-"""What `wide.cu` is written for; splits depend on the layer."""
+"""What `wide.cu` is written for, where `stages` mean nothing and a chunk may end within a tile of
+keys. Splits depend on the layer."""
 
 PLANS = {
     227: (FLAT, {512: WIDE_RING, 256: RING}),

@@ -116,6 +116,7 @@ template <int COUNT, bool IS_KEYS>
 __device__ __forceinline__ void fetch(const Chunk& chunk, const bf16* from, uint32_t ring, uint32_t full, uint32_t empty, Turn& turn,
                                       bool& is_first, int lane) {
   const uint64_t policy = read_once();
+  const bool is_shared = gridDim.x > KV_HEADS;  // other tiles of rows read the same
   // The first keys are asked for before values are.
   if (!IS_KEYS && is_first) meet<64>(4);
 #pragma unroll 1
@@ -123,13 +124,16 @@ __device__ __forceinline__ void fetch(const Chunk& chunk, const bf16* from, uint
     const int slot = chunk.start + unit * UNIT + lane, count = max(min(chunk.end - chunk.start - unit * UNIT, UNIT), 0);
     const uint32_t to = ring + turn.at * UNIT_BYTES + lane * KEY_ROW, barrier = full + 8 * turn.at;
     wait(empty + 8 * turn.at, turn.parity ^ 1);
-    if (!IS_KEYS && count && lane >= count && lane < UNIT)
+    if (!IS_KEYS && count && lane >= count && lane < UNIT) {
       for (int i = 0; i < 2 * D; i += 16) store4(to + i, uint4{});
+      fence_copies();
+    }
     __syncwarp();
     if (lane == 0 && count) expect(barrier, count * 2 * D);
     if (lane == 0 && !count) arrive(barrier);
     __syncwarp();
-    if (lane < count) bulk_copy(to, from + (size_t)slot * PITCH, 2 * D, barrier, policy);
+    if (lane < count && is_shared) bulk_copy(to, from + (size_t)slot * PITCH, 2 * D, barrier);
+    if (lane < count && !is_shared) bulk_copy(to, from + (size_t)slot * PITCH, 2 * D, barrier, policy);
     turn.next<COUNT>();
     if (IS_KEYS && is_first && unit == UNITS - 1) pass<64>(4);
   }
@@ -147,7 +151,7 @@ __device__ __forceinline__ void multiply_keys(float (&s)[N / 2], uint32_t keys, 
   for (int block = 0; block < D / 64; block++) {
     begin_products();
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply(s, x[block % 2][i], swizzled_rows(queries + block * N * 128 + 32 * i), block + i > 0);
+    for (int i = 0; i < 4; i++) multiply_by_four(s, x[block % 2][i], swizzled_rows(queries + block * N * 128 + 32 * i), block + i > 0);
     commit_products();
     if (block == D / 64 - 1) break;
     if (block) await_products<1>();
@@ -236,7 +240,6 @@ __device__ __forceinline__ void weigh(const Tile& tile, const Chunk& chunk, Turn
 template <int N>
 __device__ __forceinline__ void add_values(const Tile& tile, const Chunk& chunk, Place place, Turn& turn, Turn& w, int thread) {
   using L = Layout<N>;
-  constexpr int BUFFERS = N == ITEMS ? 1 : 2;  // more do not fit registers
   const int warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const uint32_t base = tile.base, columns = base + 8 * t, element = lane / 8 % 2 * 16 + warp / 4 * D + warp % 4 * 32;
   const uint32_t from = base + L::V + (lane % 8 + lane / 16 * 8) * KEY_ROW + element;
@@ -256,25 +259,26 @@ __device__ __forceinline__ void add_values(const Tile& tile, const Chunk& chunk,
           x = __fmul_rn(x, i % 2 ? factor.y : factor.x);
         }
       }
-    uint4 x[BUFFERS][4];
+    uint4 x[L::BUFFERS][4];  // two do not fit registers with 64 columns
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
-      uint4(&values)[4] = x[u % BUFFERS];
+      uint4(&values)[4] = x[u % L::BUFFERS];
       wait(base + L::V_FULL + 8 * turn.at, turn.parity);
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         values[i] = load_transposed(from + turn.at * UNIT_BYTES + 128 * i);
         if (u >= units) values[i] = uint4{};
+        finish(values[i]);
       }
       __syncwarp();
       if (lane == 0) arrive(base + L::V_EMPTY + 8 * turn.at);
       turn.next<L::V_UNITS>();
       begin_products();
 #pragma unroll
-      for (int i = 0; i < 4; i++) multiply(acc[i], values[i], swizzled_rows(base + L::WEIGHTS + w.at * L::WEIGHT_BYTES + 32 * u), true);
+      for (int i = 0; i < 4; i++) multiply_by_four(acc[i], values[i], swizzled_rows(base + L::WEIGHTS + w.at * L::WEIGHT_BYTES + 32 * u), true);
       commit_products();
-      await_products<BUFFERS - 1>();
+      await_products<L::BUFFERS - 1>();
     }
     await_products<0>();
     if (lane == 0) arrive(base + L::W_EMPTY + 8 * w.at);
@@ -325,13 +329,15 @@ __device__ __forceinline__ void add_values(const Tile& tile, const Chunk& chunk,
     if (__float_as_int(load1(base + L::REACHES + 4 * item)) >= 0)
       *place.unit_at(item / GROUP, item % GROUP, thread % 64 * 8) = unit;
   }
+  fence_copies();  // the next length's keys come to where these were
 }
 
-// A block's chunk of a tile of rows, at most N columns. Rows have chunks of two lengths at most.
+// A block's chunk of a tile of rows, at most N columns. Rows have chunks of two lengths, or more if there are few splits.
 template <int N>
 __device__ __forceinline__ void attend_chunk(const Tile& tile, const Place& place, const bf16* q, const bf16* k, const bf16* v, int thread) {
   using L = Layout<N>;
   const uint32_t base = tile.base;
+  if (base % 1024) __trap();  // as `swizzled` has it
   const int warp = thread / 32, lane = thread % 32, split = place.split;
   const int shortest = chunk_length(__reduce_min_sync(~0u, tile.reach >= 0 ? tile.reach : 1 << 30));
   const int most = __reduce_max_sync(~0u, tile.reach), longest = chunk_length(max(most, 0));
@@ -389,10 +395,9 @@ __device__ __forceinline__ void attend_chunk(const Tile& tile, const Place& plac
 }
 
 __device__ __forceinline__ uint4 load_if(bool condition, const bf16* at) { return condition ? *(const uint4*)at : uint4{}; }
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-// The tails of a tile's rows: two warps have one row after another, with half of a head each. Elements of a head are in any
-// order that queries and keys share, so that a lane reads 16 bytes at once.
+// The tails of a tile's rows: two warps have one row after another. Both compute its weights, and each adds up half of a head's
+// values. Elements of a head are in any order that queries and keys share, so that a lane reads 16 bytes at once.
 __device__ __forceinline__ void attend_tails(const Tile& tile, const Place& place, const bf16* q, const bf16* k, const bf16* v, const long long* tail,
                                              int thread) {
   const int warp = thread / 32, half = warp % 2, lane = thread % 32, g = lane / 4, t = lane % 4;
@@ -476,8 +481,8 @@ __device__ __forceinline__ void attend_tails(const Tile& tile, const Place& plac
   }
 }
 
-// Arguments are those of sdpa_splitk_kernel: `items` are batch x rows x HEADS, `of_text` rows x HEADS, `of_cache` entries. The
-// grid is tiles of rows and heads, by tails and splits, by texts: heads, whose keys lie together, run side by side.
+// Pointers are those of sdpa_splitk_kernel; `items` are batch x rows x HEADS, `of_text` rows x HEADS, and `of_cache` entries from
+// text to text. The grid is tiles of rows and heads, by tails and splits, by texts: heads, whose keys lie together, run side by side.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 sdpa_wide_kernel(const bf16* q, const bf16* k, const bf16* v, const long long* positions, const long long* sequences,
                  const long long* tail, __half* partial, float* stats, int items, int of_text, int of_cache) {

@@ -54,7 +54,7 @@ def launch(
     tiles: Tiling,
     unless: int,
 ) -> None:
-    """Launch it with arguments of `sdpa_splitk_kernel`: `q` [B, T, heads, 512], `k` and `v`
+    """Launch it with tensors of `sdpa_splitk_kernel`: `q` [B, T, heads, 512], `k` and `v`
     [kv_heads, S, slots, 512]. It writes `partial` [splits + 1, B * T * heads, 512] and `stats`
     [3, splits + 1, B * T * heads].
 
@@ -66,11 +66,12 @@ def launch(
     row_tiles = triton.cdiv(rows, tiles.row_tile // (heads // kv_heads))
     sizes = {"HEADS": heads, "GROUP": heads // kv_heads, "SPLITS": tiles.splits}
     of_head, of_cache, pitch = strides
+    assert of_cache > 1 and pitch % 8 == 0, "arguments that are 1 are left out; 16 bytes are read"
     sizes |= {"OF_HEAD": of_head * k.shape[-1], "PITCH": pitch, "CHUNK": tiles.chunk}
     macros = " ".join(f"{name}={size}" for name, size in sizes.items())
     macros += f" SCALE={scale!r}"
     grid = row_tiles * kv_heads * (1 - unless), 1 + tiles.splits, batch
-    # Products of sizes: for a size of 1 torch would make a kernel without that argument.
+    # Products of sizes, which are not 1: torch would make a kernel without that argument.
     wrap_triton(sdpa_wide_kernel)[grid](
         q,
         k,

@@ -66,12 +66,14 @@ static std::vector<Fiber> fibers;
 static Fiber* running;
 static jmp_buf scheduler;  // a ucontext_t would ask the system at each change
 static std::function<void()> kernel;
+static Index grid;
 static long events;  // without any for a while, nothing will ever happen
 static std::mt19937 chance;
 static std::vector<Copy> copies;
 static void end_some(std::vector<Copy>& copies, unsigned one_of);
 
 #define blockIdx (running->index)
+#define gridDim grid
 #define threadIdx (running->thread)
 #define __launch_bounds__(...)
 
@@ -335,10 +337,11 @@ template <int COUNT>
 static void take_registers() {}
 template <int COUNT>
 static void leave_registers() {}
+static void finish(uint4&) {}
 static uint64_t swizzled_rows(uint32_t at) { return at; }
 // A warp's rows of a product of four warps, computed at once.
 template <int COUNT>
-static void multiply(float (&d)[COUNT], const uint4& a, uint64_t b, bool adds) {
+static void multiply_by_four(float (&d)[COUNT], const uint4& a, uint64_t b, bool adds) {
   unsigned lane = threadIdx.x % 32;
   exchange({a.x, a.y, a.z, a.w}, [&](auto& words) {
     for (int i = 0; i < COUNT; i++) {

@@ -8,6 +8,7 @@ extern "C" bool attend(const void* const* inputs, void* partial, void* stats, in
                        int parts, int texts, unsigned seed) {
   auto bf = [&](int i) { return (const bf16*)inputs[i]; };
   auto integers = [&](int i) { return (const long long*)inputs[i]; };
+  grid = {(unsigned)tiles, (unsigned)parts, (unsigned)texts};
   return launch(tiles * parts * texts, THREADS, SHARED, SHARED, seed, [=] {
     const int block = blockIdx.x;
     blockIdx = {(unsigned)(block % tiles), (unsigned)(block / tiles % parts), (unsigned)(block / tiles / parts)};
