@@ -1,7 +1,6 @@
 """Prompt lookup: proposes what followed the last tokens at their latest earlier occurrence.
 
-All tokens are in one tensor, and the lookup compares it with itself, shifted, so that its rounds
-can be recorded.
+All tokens are in one tensor, so that its rounds can be recorded.
 """
 
 from typing import Self
@@ -17,9 +16,8 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from eagle_aot.triton_kernels.ngram_lookup import LONGEST, continuations, lookup
 
-LONGEST = 3
-"""Maximum number of last tokens that are looked up."""
 UNKNOWN = -1
 """No token: before a text, and its first one, which no row predicts."""
 
@@ -83,31 +81,4 @@ class NgramDrafter:
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Return a chain."""
-        tokens = self._tokens.index_select(0, batch.sequences)
-        last = batch.position.unsqueeze(1).clamp(min=1)  # padding sequences draft as well
-        earlier = lookup(tokens, last)
-        offsets = arange_cached(0, shape.depth, tokens.device) % (last - earlier)
-        return Draft(tokens[:, LONGEST:].gather(1, earlier + offsets))
-
-
-def lookup(tokens: Tensor, last: Tensor) -> Tensor:
-    """Return the latest position before `last` that ends a longest match of the last tokens.
-
-    `tokens` int64 [B, columns] are known up to the positions `last` int64 [B, P], from 1 on.
-    Returns int64 [B, P]: `last - 1` if the token at `last` did not occur before.
-
-    On a GPU every operation takes about 2 us, so the lookup uses few. Of positions without a match
-    `last - 1` has the largest number, so it needs no case of its own.
-    """
-    windows = tokens.unfold(1, LONGEST, 1)  # [B, positions, LONGEST]
-    positions = windows.shape[1]
-    columns = last.unsqueeze(-1) + arange_cached(0, LONGEST, tokens.device)
-    query = tokens.gather(1, columns.flatten(1)).view(*last.shape, 1, LONGEST)
-    same = (windows.unsqueeze(1) == query).view(torch.int8)
-    length = same[..., 0]  # [B, P, positions]
-    for following in same[..., 1:].unbind(-1):
-        length = following * (length + 1)
-    ends = arange_cached(0, positions, tokens.device)
-    by_length = torch.add(ends, length, alpha=positions)
-    best = (by_length * (ends < last.unsqueeze(-1))).amax(dim=-1)
-    return best % positions
+        return Draft(continuations(self._tokens, batch.sequences, batch.position, shape.depth))

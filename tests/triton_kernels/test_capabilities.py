@@ -186,6 +186,11 @@ def topk_of_logits(kernel: ModuleType) -> None:
     kernel.launch(LOGITS(), 16)
 
 
+def ngram_lookup(kernel: ModuleType) -> None:
+    integers = empty(8, dtype=torch.int64)
+    kernel.launch(empty(8, 32_788, dtype=torch.int64), integers, integers, 4)
+
+
 Launch = Callable[[ModuleType], None]
 
 KERNELS: dict[Launch, str] = {
@@ -211,8 +216,9 @@ KERNELS: dict[Launch, str] = {
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",
     topk_of_logits: "topk_logprobs.kernel",
+    ngram_lookup: "ngram_lookup.kernel",
 }
-OF_LOGITS = penalties_of_logits, thresholds_of_logits, topk_of_logits
+OF_TOKENS = penalties_of_logits, thresholds_of_logits, topk_of_logits, ngram_lookup
 NARROWEST: dict[Launch, str] = {
     largest_int4_few_rows: "int4_gemm.small_m",
     wide_rows_attention: "sdpa_splitk.kernel",
@@ -226,7 +232,7 @@ TWINS = (8, 6), (10, 0)
 CASES: list[Any] = [
     pytest.param(launch, name, gpu, marks=pytest.mark.slow if gpu in TWINS else ())
     for launch, name in KERNELS.items()
-    if launch not in OF_LOGITS
+    if launch not in OF_TOKENS
     for gpu in OTHERS
 ]
 CASES += [
@@ -236,7 +242,7 @@ CASES += [
 ]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
 # These use no tensor cores and little shared memory, and take seconds to compile.
-CASES += [(launch, KERNELS[launch], gpu) for launch in OF_LOGITS for gpu in ((8, 9), H100)]
+CASES += [(launch, KERNELS[launch], gpu) for launch in OF_TOKENS for gpu in ((8, 9), H100)]
 
 
 @pytest.mark.parametrize(
