@@ -253,7 +253,6 @@ __device__ __forceinline__ uint32_t unpacked(uint32_t word, bf162 factor, bf162 
   return *(uint32_t*)&weight;
 }
 
-
 // 16 outputs x 32 columns x 8 rows: two products of the tensor cores for each of N blocks.
 template <int Q, int N>
 __device__ __forceinline__ void add_quarter(float (&part)[2][4], const uint4 (&words)[2][2], const uint4 (&scales)[2],
