@@ -188,7 +188,7 @@ def topk_of_logits(kernel: ModuleType) -> None:
 
 def ngram_lookup(kernel: ModuleType) -> None:
     integers = empty(8, dtype=torch.int64)
-    kernel.launch(empty(8, 32_788, dtype=torch.int64), integers, integers, 4)
+    kernel.launch(empty(8, 32_788, dtype=torch.int64), integers, integers, 4, 3)
 
 
 Launch = Callable[[ModuleType], None]
@@ -216,7 +216,7 @@ KERNELS: dict[Launch, str] = {
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",
     topk_of_logits: "topk_logprobs.kernel",
-    ngram_lookup: "ngram_lookup.kernel",
+    ngram_lookup: "ngram_lookup",
 }
 OF_TOKENS = penalties_of_logits, thresholds_of_logits, topk_of_logits, ngram_lookup
 NARROWEST: dict[Launch, str] = {

@@ -15,8 +15,7 @@ from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
-from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
-from eagle_aot.triton_kernels.ngram_lookup import LONGEST
+from eagle_aot.runtime_runner.drafters.ngram import LONGEST, NgramDrafter
 from support.files.artifact import CONSTANTS
 from support.runner.toy import TAIL, VOCAB, ToyTarget, plain_text
 

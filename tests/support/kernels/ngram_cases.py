@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from eagle_aot.triton_kernels.ngram_lookup import LONGEST, continuations_reference
+from eagle_aot.runtime_runner.drafters.ngram import LONGEST, continuations_reference
 
 LENGTHS = [2, 3, 5, 31, 32, 33, 64, 100]
 

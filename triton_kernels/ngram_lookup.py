@@ -8,8 +8,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle_aot.triton_kernels.ngram_lookup import LONGEST
-
 BLOCK = 2048
 """Positions that a program compares."""
 
@@ -67,15 +65,20 @@ def continuations_kernel(
     tl.store(out_ptr + text * COUNT + offset, token, mask=offset < COUNT)
 
 
-def launch(tokens: Tensor, sequences: Tensor, last: Tensor, count: int) -> Tensor:
-    """Launch both kernels; arguments and result are those of `continuations`, [B, count]."""
+def launch(tokens: Tensor, sequences: Tensor, last: Tensor, count: int, longest: int) -> Tensor:
+    """Launch both kernels: return what followed the latest longest match of the last `longest`
+    tokens, int64 [B, count].
+
+    Row `sequences[b]` of `tokens` int64 [S, columns] is known up to the position `last[b]`, both
+    int64 [B], whose token is in column `last[b]` + `longest` - 1.
+    """
     texts, columns = len(sequences), tokens.shape[1]
-    assert tokens.is_contiguous() and (LONGEST + 1) * columns < 1 << 31
+    assert tokens.is_contiguous() and (longest + 1) * columns < 1 << 31
     blocks = triton.cdiv(columns, BLOCK)
     best = tokens.new_empty((texts, blocks), dtype=torch.int32)
     out = tokens.new_empty((texts, count))
     matches_kernel[(texts, blocks)](
-        tokens, sequences, last, best, columns, LONGEST=LONGEST, BLOCK=BLOCK, num_warps=8
+        tokens, sequences, last, best, columns, LONGEST=longest, BLOCK=BLOCK, num_warps=8
     )
     continuations_kernel[(texts,)](
         tokens,
@@ -88,7 +91,7 @@ def launch(tokens: Tensor, sequences: Tensor, last: Tensor, count: int) -> Tenso
         COUNT=count,
         WIDTH=triton.next_power_of_2(count),
         BLOCKS=triton.next_power_of_2(blocks),
-        LONGEST=LONGEST,
+        LONGEST=longest,
         num_warps=1,
     )
     return out
