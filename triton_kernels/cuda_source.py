@@ -3,7 +3,7 @@
 AOTInductor takes Triton kernels alone into a program. So a Triton kernel stands for one of CUDA
 C++: it has the same name and arguments, says what is written, and names the source by `described`.
 Within `compiled_from_cuda`, Triton's last stages compile that source instead. Importing this module
-needs triton.
+needs no triton.
 """
 
 import hashlib
@@ -16,10 +16,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import triton
-
 FOLDER = Path(__file__).parent
 MARK = "compiled from cuda:"
+
+Macros = dict[str, int | float]
+"""What a source is compiled with."""
+
+
+def as_text(macros: Macros) -> str:
+    """Return macros as a text."""
+    return " ".join(f"{name}={value!r}" for name, value in macros.items())
 
 
 def described(source: Path, macros: str, threads: int, shared: int) -> str:
@@ -42,6 +48,8 @@ def digest() -> str:
 @contextmanager
 def compiled_from_cuda() -> Iterator[None]:
     """Let Triton compile CUDA C++ for kernels that stand for it, in this process alone."""
+    import triton
+
     before = triton.knobs.runtime.add_stages_inspection_hook
     triton.knobs.runtime.add_stages_inspection_hook = replace_stage
     try:
@@ -52,6 +60,8 @@ def compiled_from_cuda() -> Iterator[None]:
 
 def is_compiling() -> bool:
     """Whether this is within `compiled_from_cuda`."""
+    import triton
+
     return triton.knobs.runtime.add_stages_inspection_hook is replace_stage
 
 

@@ -13,8 +13,8 @@ from torch.fx import Graph, Node
 
 from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.export.prepare.dense_rows import insert_call, replace_node
+from eagle_aot.triton_kernels.cuda_source import Macros
 from eagle_aot.triton_kernels.layer_products.macros import (
-    Macros,
     attention_macros,
     common_macros,
     layer_macros,

@@ -1,7 +1,5 @@
 """Layers with their attention as one kernel on a GPU: the bits of the kernels it replaces."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -23,10 +21,13 @@ from support.kernels.layer_cases import (
 )
 from support.kernels.sdpa_cases import Layer, Text, chain, tree
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
-    reason="needs an H100 or H200",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+        reason="needs an H100 or H200",
+    ),
+    pytest.mark.usefixtures("as_exported"),
+]
 
 GEMMA = LayerCase(5376, 21504, 8192, 16384)
 BEFORE_FULL = LayerCase(5376, 21504, 8192, 18432)
@@ -45,14 +46,6 @@ FORWARDS: dict[str, tuple[Text, ...]] = {
     "four texts, with padding": (chain(3000, 2), chain(40, 1), chain(1023, 2), chain(5000, 2)),
     "two texts of five": (chain(3000, 5), chain(40, 5)),
 }
-
-
-@pytest.fixture(autouse=True)
-def compiled_from_cuda() -> Iterator[None]:
-    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
-
-    with compiled_from_cuda():
-        yield
 
 
 @pytest.mark.parametrize("heads", [HEADS, BY_TOKEN])

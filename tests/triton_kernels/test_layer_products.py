@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.fx import Node
 
 from eagle_aot.export.lowering.patches import CUDA, applied
+from eagle_aot.triton_kernels.cuda_source import Macros
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m
 from eagle_aot.triton_kernels.layer_products import layer_products, op
-from eagle_aot.triton_kernels.layer_products.macros import Macros, common_macros, packed_shape
+from eagle_aot.triton_kernels.layer_products.macros import common_macros, packed_shape
 from eagle_aot.triton_kernels.residual_norm import residual_norm_reference
 from support.kernels.compiled import (
     Launch,

@@ -2,7 +2,6 @@
 and places in memory. Bits, whose order of sums is the tensor cores', are compared on a GPU."""
 
 import shutil
-import subprocess
 from collections.abc import Sequence
 from ctypes import CDLL, c_bool, c_void_p
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import support.kernels
 from eagle_aot.triton_kernels.layer_products import op
 from eagle_aot.triton_kernels.layer_products.macros import common_macros, packed_shape, shapes_of
+from support.kernels.compiled import compiled_for_cpu
 from support.kernels.layer_cases import (
     LayerCase,
     attention_after,
@@ -39,13 +38,8 @@ SPLITS = [3, 1, 2, 2]
 
 def compiled(macros: str, directory: Path) -> CDLL:
     """Compile `layer` of `layer_products_on_cpu.cpp`."""
-    own = f"SHARED={op.SHARED}", f"LAUNCHED={32 * op.SETS * (op.WARPS + 1)}", f'KERNEL="{SOURCE}"'
-    folder, library = Path(support.kernels.__path__[0]), directory / "layer.so"
-    flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
-    defined = [f"-D{macro}" for macro in (*macros.split(), *own)]
-    files = "-o", str(library), str(folder / "layer_products_on_cpu.cpp")
-    subprocess.run(["nvcc", "-allow-unsupported-compiler", *flags, *defined, *files], check=True)
-    return CDLL(str(library))
+    sizes = f"SHARED={op.SHARED} LAUNCHED={32 * op.SETS * (op.WARPS + 1)}"
+    return compiled_for_cpu("layer_products_on_cpu.cpp", SOURCE, f"{macros} {sizes}", directory)
 
 
 def run(

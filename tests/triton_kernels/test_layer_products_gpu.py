@@ -1,7 +1,5 @@
 """Layers as one kernel on a GPU: the bits of the kernels that it replaces."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,10 +8,13 @@ from eagle_aot.triton_kernels.layer_products import layer_products, op
 from eagle_aot.triton_kernels.layer_products.op import separate_kernels
 from support.kernels.layer_cases import LayerCase
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
-    reason="needs an H100 or H200",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+        reason="needs an H100 or H200",
+    ),
+    pytest.mark.usefixtures("as_exported"),
+]
 
 CASES = {
     "gemma4-31b, sliding to sliding": LayerCase(5376, 21504, 8192, 16384),
@@ -25,14 +26,6 @@ CASES = {
     "the least hidden size": LayerCase(2048, 6144, 2048, 4096),
 }
 """In Llama's, a tile of gate and up is handed on twice."""
-
-
-@pytest.fixture(autouse=True)
-def compiled_from_cuda() -> Iterator[None]:
-    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
-
-    with compiled_from_cuda():
-        yield
 
 
 def differing(found: list[Tensor], expected: list[Tensor]) -> list[int]:

@@ -1,8 +1,6 @@
 """Attention of a few rows on a GPU, at real shapes: against float64, and bit by bit."""
 
 import math
-from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +13,10 @@ from eagle_aot.triton_kernels.device import H100, capability
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
 from support.kernels.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.usefixtures("as_exported"),
+]
 
 ERROR = {torch.bfloat16: 5e-3, torch.float16: 1e-3}
 
@@ -47,15 +48,6 @@ FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
 SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
 SLOTS = 32864
 TOKENS = 32768
-
-
-@pytest.fixture(autouse=True)
-def compiled_from_cuda() -> Iterator[None]:
-    """Run the kernels that an export for this GPU has."""
-    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
-
-    with compiled_from_cuda() if capability() == H100 else nullcontext():
-        yield
 
 
 def case_of(layer: Layer, *texts: Text, slots: int = SLOTS, **options: Any) -> Forward:
@@ -148,10 +140,10 @@ def test_strided_queries_give_the_same_output() -> None:
 def test_both_kernels_serve_wide_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA's on an H100 within an export, Triton's elsewhere."""
     from eagle_aot.triton_kernels import cuda_source
-    from eagle_aot.triton_kernels.sdpa_splitk import wide
+    from eagle_aot.triton_kernels.sdpa_splitk import kernel, wide
 
     launch = Mock(wraps=wide.launch)
-    monkeypatch.setattr(wide, "launch", launch)
+    monkeypatch.setattr(kernel, "launch_wide", launch)
     for context in (0, 40, 4096):
         case = case_of(GEMMA_FULL, chain(context, 8), tree(context, FEW, SCATTERED, 100))
         launch.reset_mock()

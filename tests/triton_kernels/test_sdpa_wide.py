@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-import support.kernels
+from eagle_aot.triton_kernels.cuda_source import as_text
 from eagle_aot.triton_kernels.device import H100
 from eagle_aot.triton_kernels.sdpa_splitk import tiling
 from support.kernels.compiled import (
     Launch,
     Unlaunched,
     compiled_by_nvcc,
+    compiled_for_cpu,
     declared_names,
     launches,
     local_memory,
@@ -48,14 +49,8 @@ def compiled(case: Forward, splits: int, directory: Path) -> CDLL:
     macros = {"HEADS": layer.heads, "GROUP": layer.heads // layer.kv_heads, "SPLITS": splits}
     macros |= {"CHUNK": tiling.WIDE.chunk, "OF_HEAD": of_head, "PITCH": pitch}
     macros |= {"SHARED": SHARED, "LAUNCHED": 32 * tiling.WIDE.warps}
-    own = f'-DKERNEL="{SOURCE}"', f"-DSCALE={layer.scale / 0.6931471805599453!r}"
-    folder, library = Path(support.kernels.__path__[0]), directory / "attend.so"
-    flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
-    defined = [f"-D{name}={value}" for name, value in macros.items()]
-    files = "-o", str(library), str(folder / "sdpa_wide_on_cpu.cpp")
-    command = ["nvcc", "-allow-unsupported-compiler", *flags, *defined, *own, *files]
-    subprocess.run(command, check=True)
-    return CDLL(str(library))
+    scale = {"SCALE": layer.scale / 0.6931471805599453}
+    return compiled_for_cpu("sdpa_wide_on_cpu.cpp", SOURCE, as_text({**macros, **scale}), directory)
 
 
 def run(case: Forward, splits: int, library: CDLL, seed: int) -> Tensor:

@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels.cuda_source import as_text
 from eagle_aot.triton_kernels.layer_products.kernel import (
     described,
     layer_products_kernel,
     prepare,
 )
-from eagle_aot.triton_kernels.layer_products.macros import as_text, attention_macros
+from eagle_aot.triton_kernels.layer_products.macros import attention_macros
 from eagle_aot.triton_kernels.layer_products.op import ROWS
 from eagle_aot.triton_kernels.norm_rope_store import kernel as norm_rope_store
 from eagle_aot.triton_kernels.row_tiling import one_if_positive

@@ -6,14 +6,13 @@ longer on an H200, so layers whose output projections or next projections differ
 those sizes as arguments.
 """
 
-import math
 from collections.abc import Sequence
 
 from torch import Tensor
 
+from eagle_aot.triton_kernels.cuda_source import Macros, as_text
 from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
-
-Macros = dict[str, int | float]
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import LOG2_E
 
 LARGEST = "O_SPLITS", "O_STEPS"
 """Macros that are the largest of all layers."""
@@ -72,7 +71,7 @@ def attention_macros(
         "SLOTS": slots,
         "OF_HEAD": of_head,
         "KEY_PITCH": pitch,
-        "SCALE": scale * math.log2(math.e),
+        "SCALE": scale * LOG2_E,
         "HEAD_EPS": float(head_eps),
         "NORM_VALUES": int(norm_values),
         "MOVES": moves,
@@ -90,11 +89,6 @@ def common_macros(layers: Sequence[Macros], attentions: Sequence[Macros]) -> lis
         attention = own or next((attentions[at] for at in alike if attentions[at]), NO_ATTENTION)
         texts.append(as_text({**layer, **most, **attention}))
     return texts
-
-
-def as_text(macros: Macros) -> str:
-    """Return macros as a text."""
-    return " ".join(f"{name}={value!r}" for name, value in macros.items())
 
 
 def shapes_of(codes: Sequence[Tensor], splits: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -9,8 +9,6 @@ multiples of their length. A masked key adds exactly 0 to a row, and one loop se
 without masked keys. So a row's bits depend only on its position and its visible keys.
 """
 
-import math
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,8 +16,7 @@ from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.kv_int8.kernel import elements_as, scales_of, with_strides
 from eagle_aot.triton_kernels.sdpa_prompt.tiling import PromptTiling, choose_tiling
-
-LOG2_E = math.log2(math.e)
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import LOG2_E
 
 
 @triton.jit(do_not_specialize=["rows", "of_head", "of_cache"])

@@ -14,7 +14,7 @@ depend only on its position and its visible keys: not on the other rows, on its 
 of its tail, or on the length of the cache.
 """
 
-import math
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -24,7 +24,6 @@ from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels import cuda_source
 from eagle_aot.triton_kernels.kv_int8.kernel import with_strides
-from eagle_aot.triton_kernels.sdpa_splitk import wide as sdpa_wide
 from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
 from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     attend,
@@ -39,6 +38,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.steps import (
 )
 from eagle_aot.triton_kernels.sdpa_splitk.tail import attend_tails
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
+    LOG2_E,
     Tiling,
     choose_tiling,
     is_wide,
@@ -47,8 +47,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
     tile_rows,
     wide_tiling,
 )
-
-LOG2_E = math.log2(math.e)
+from eagle_aot.triton_kernels.sdpa_splitk.wide import launch as launch_wide
 
 COMBINE_D = {512: 256}
 """Elements of a head per program of the second kernel, measured on an H100."""
@@ -197,56 +196,31 @@ def launch(
     `out`, if given; if `unless` is 1, nothing is launched or written.
     """
     batch, rows, heads, head_dim = q.shape
-    kv_heads = k.shape[0]
-    k, v, of_head, of_cache, pitch = with_strides(k, v)
-    layer = heads, kv_heads, head_dim, window
+    k, v, *strides = with_strides(k, v)
+    layer = heads, k.shape[0], head_dim, window
     wide = tiling is None and is_wide(*layer, q.dtype, k.dtype) and cuda_source.is_compiling()
-    int8 = k.dtype == torch.int8
-    chosen = wide_tiling(kv_heads) if wide else choose_tiling(*layer, int8=int8)
-    tiles = tiling or chosen
+    if wide:
+        tiling = wide_tiling(k.shape[0])
+    tiles = tiling or choose_tiling(*layer, int8=k.dtype == torch.int8)
     partial_dtype = torch.float32 if q.dtype == torch.float32 else torch.float16
     items = batch * rows * heads
     partial = q.new_empty((tiles.splits + 1, items, head_dim), dtype=partial_dtype)
     stats = q.new_empty((3, tiles.splits + 1, items), dtype=torch.float32)
     out = q.new_empty(q.shape) if out is None else out
-    inputs = positions.contiguous(), sequences.contiguous(), tail.contiguous()
-    tensors = q.contiguous(), k, v, *inputs, partial, stats
+    positions = positions.contiguous()
+    inputs = q.contiguous(), k, v, positions, sequences.contiguous(), tail.contiguous()
     constants = {"HEADS": heads, "D": head_dim, "TAIL": tail.shape[2], "WINDOW": window}
     constants |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
+    chunks = (*inputs, partial, stats), scale, strides, tiles, unless
     if wide:
-        strides = of_head, of_cache, pitch
-        sdpa_wide.launch(*tensors, scale * LOG2_E, strides, tiles, unless)
+        launch_wide(*chunks)
     else:
-        group = heads // kv_heads
-        rows_per_tile, rows_per_tail = tile_rows(tiles, group), tail_rows(tiles, group)
-        chunks = triton.cdiv(rows, rows_per_tile) * tiles.splits * (1 if window else 2)
-        tails = triton.cdiv(rows, rows_per_tail)
-        wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads * (1 - unless),)](
-            *tensors,
-            batch,
-            rows,
-            of_head,
-            of_cache,
-            SCALE=scale * LOG2_E,
-            ENTRY=k.shape[-1],
-            PITCH=pitch,
-            GROUP=group,
-            RING=ring,
-            ROWS=rows_per_tile,
-            TAIL_ROWS=rows_per_tail,
-            ROW_TILE=tiles.row_tile,
-            KEY_TILE=tiles.key_tile,
-            PAIRED=int8 and reads_pairs(tiles.row_tile, head_dim),
-            AHEAD=tiles.ahead and not triton.knobs.runtime.interpret,
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-            **constants,
-        )
+        _launch_chunks(*chunks, ring, constants)
     width, warps = combine_tile(tiles.splits, head_dim)
     wrap_triton(sdpa_combine_kernel)[(items * (1 - unless), triton.cdiv(head_dim, width))](
         partial,
         stats,
-        inputs[0],
+        positions,
         out,
         items,
         SPLIT_TILE=triton.next_power_of_2(tiles.splits),
@@ -255,6 +229,47 @@ def launch(
         **constants,
     )
     return out
+
+
+def _launch_chunks(
+    tensors: Sequence[Tensor],
+    scale: float,
+    strides: Sequence[int],
+    tiles: Tiling,
+    unless: int,
+    ring: int,
+    constants: dict[str, int],
+) -> None:
+    """Launch the first kernel with its tensors: q [B, T, heads, D], k and v [kv_heads, S, slots, E]
+    and others. The second kernel has the same `constants`."""
+    (batch, rows, heads, head_dim), k = tensors[0].shape, tensors[1]
+    of_head, of_cache, pitch = strides
+    kv_heads, window = k.shape[0], constants["WINDOW"]
+    group = heads // kv_heads
+    rows_per_tile, rows_per_tail = tile_rows(tiles, group), tail_rows(tiles, group)
+    chunks = triton.cdiv(rows, rows_per_tile) * tiles.splits * (1 if window else 2)
+    tails = triton.cdiv(rows, rows_per_tail)
+    wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads * (1 - unless),)](
+        *tensors,
+        batch,
+        rows,
+        of_head,
+        of_cache,
+        SCALE=scale * LOG2_E,
+        ENTRY=k.shape[-1],
+        PITCH=pitch,
+        GROUP=group,
+        RING=ring,
+        ROWS=rows_per_tile,
+        TAIL_ROWS=rows_per_tail,
+        ROW_TILE=tiles.row_tile,
+        KEY_TILE=tiles.key_tile,
+        PAIRED=k.dtype == torch.int8 and reads_pairs(tiles.row_tile, head_dim),
+        AHEAD=tiles.ahead and not triton.knobs.runtime.interpret,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+        **constants,
+    )
 
 
 def combine_tile(splits: int, head_dim: int) -> tuple[int, int]:

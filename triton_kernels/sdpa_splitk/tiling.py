@@ -6,11 +6,15 @@ is full at every context length, partial results stay small, and neither grows w
 of a ring reads its window in chunks that start at multiples of `chunk`.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 
 from eagle_aot.triton_kernels.device import H100, capability, fitting
+
+LOG2_E = math.log2(math.e)
+"""What scores are multiplied by, whose powers of 2 are weights."""
 
 TAIL = 16
 """Keys of a row's own path whose slots are given; all keys before them are in order."""

@@ -4,6 +4,7 @@ H100 or H200.
 It takes the place of the first kernel of `kernel.py`. Importing this module needs triton.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import triton
@@ -11,11 +12,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels import cuda_source
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling
+from eagle_aot.triton_kernels.cuda_source import Macros, as_text, described
+from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import LOG2_E, Tiling
 
 SOURCE = Path(__file__).with_name("wide.cu")
-SHARED = 227 << 10
+SHARED = SHARED_MEMORY[H100] << 10
 """Bytes of shared memory: all that a multiprocessor has for one program."""
 
 
@@ -41,48 +43,37 @@ def sdpa_wide_kernel(
 
 
 def launch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    sequences: Tensor,
-    tail: Tensor,
-    partial: Tensor,
-    stats: Tensor,
+    tensors: Sequence[Tensor],
     scale: float,
-    strides: tuple[int, int, int],
+    strides: Sequence[int],
     tiles: Tiling,
     unless: int,
 ) -> None:
-    """Launch it with tensors of `sdpa_splitk_kernel`: `q` [B, T, heads, 512], `k` and `v`
-    [kv_heads, S, slots, 512]. It writes `partial` [splits + 1, B * T * heads, 512] and `stats`
-    [3, splits + 1, B * T * heads].
+    """Launch the kernel with the tensors of `sdpa_splitk_kernel`: q [B, T, heads, 512], k and v
+    [kv_heads, S, slots, 512], three of integers, and what it writes, partial [splits + 1,
+    B * T * heads, 512] and stats [3, splits + 1, B * T * heads].
 
-    `scale` is for powers of 2; `strides` are those of heads and of sequences, in entries, and of
-    slots, in elements.
+    `strides` are those of heads and of sequences, in entries, and of slots, in elements.
     """
-    batch, rows, heads, _ = q.shape
-    kv_heads = k.shape[0]
-    row_tiles = triton.cdiv(rows, tiles.row_tile // (heads // kv_heads))
-    sizes = {"HEADS": heads, "GROUP": heads // kv_heads, "SPLITS": tiles.splits}
+    (batch, rows, heads, _), (kv_heads, *_, head_dim) = tensors[0].shape, tensors[1].shape
     of_head, of_cache, pitch = strides
     assert of_cache > 1 and pitch % 8 == 0, "arguments that are 1 are left out; 16 bytes are read"
-    sizes |= {"OF_HEAD": of_head * k.shape[-1], "PITCH": pitch, "CHUNK": tiles.chunk}
-    macros = " ".join(f"{name}={size}" for name, size in sizes.items())
-    macros += f" SCALE={scale!r}"
+    macros: Macros = {
+        "HEADS": heads,
+        "GROUP": heads // kv_heads,
+        "SPLITS": tiles.splits,
+        "CHUNK": tiles.chunk,
+        "OF_HEAD": of_head * head_dim,
+        "PITCH": pitch,
+        "SCALE": scale * LOG2_E,
+    }
+    row_tiles = triton.cdiv(rows, tiles.row_tile // (heads // kv_heads))
     grid = row_tiles * kv_heads * (1 - unless), 1 + tiles.splits, batch
     # Products of sizes, which are not 1: torch would make a kernel without that argument.
     wrap_triton(sdpa_wide_kernel)[grid](
-        q,
-        k,
-        v,
-        positions,
-        sequences,
-        tail,
-        partial,
-        stats,
+        *tensors,
         batch * rows * heads,
         rows * heads,
         of_cache,
-        CUDA=cuda_source.described(SOURCE, macros, 32 * tiles.warps, SHARED),
+        CUDA=described(SOURCE, as_text(macros), 32 * tiles.warps, SHARED),
     )

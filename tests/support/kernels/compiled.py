@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from ctypes import CDLL
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels import device
+from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
 from eagle_aot.triton_kernels.kv_int8 import entry_length
 
 
@@ -64,12 +66,20 @@ def local_memory(cubin: bytes, directory: Path) -> int:
 
 def compiled_by_nvcc(call: "Launch", monkeypatch: pytest.MonkeyPatch) -> Any:
     """Compile a kernel that stands for CUDA C++, as an export for an H100 does."""
-    from eagle_aot.triton_kernels.cuda_source import compiled_from_cuda
-
     home = str(Path(str(shutil.which("nvcc"))).parents[1])
     monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", home)
     with compiled_from_cuda():
-        return call.compiled((9, 0))
+        return call.compiled(device.H100)
+
+
+def compiled_for_cpu(harness: str, source: Path, macros: str, directory: Path) -> CDLL:
+    """Compile `harness`, a file of this folder that runs threads of a CUDA `source` as fibers."""
+    library = directory / "kernel.so"
+    flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
+    defined = [f"-D{macro}" for macro in (*macros.split(), f'KERNEL="{source}"')]
+    files = "-o", str(library), str(Path(__file__).with_name(harness))
+    subprocess.run(["nvcc", "-allow-unsupported-compiler", *flags, *defined, *files], check=True)
+    return CDLL(str(library))
 
 
 def declared_names(source: Path, kernel: Any) -> list[str]:

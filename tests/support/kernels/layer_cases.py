@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle_aot.triton_kernels.cuda_source import Macros, as_text
 from eagle_aot.triton_kernels.int4_gemm import choose_splits
 from eagle_aot.triton_kernels.layer_products.macros import (
     NO_ATTENTION,
-    Macros,
-    as_text,
     attention_macros,
     common_macros,
     layer_macros,
