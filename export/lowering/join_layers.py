@@ -45,10 +45,10 @@ SHAPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The nodes between two attentions: products with the output projection, gate and up, down, and
-    the next layer's queries, keys and values; the norms after the first and third."""
+    """The nodes after an attention: products with the output projection, gate and up, down, and the
+    next layer's queries, keys and values if there is one; the norms after the first and third."""
 
-    products: tuple[Node, Node, Node, Node]
+    products: tuple[Node, ...]
     norms: tuple[Node, Node]
 
     def of_products(self, position: int) -> list[Any]:
@@ -67,8 +67,9 @@ class Between:
 def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
     """Replace the products and norms between attentions by one operator each, in place, wherever
     its kernel serves them and nothing else reads what it computes on the way."""
-    ends = map(_ending_with, program.graph.find_nodes(op="call_function", target=PRODUCT))
-    found = [b for b in ends if b is not None and _is_served(b, multiprocessors)]
+    norms = program.graph.find_nodes(op="call_function", target=NORM)
+    served = [[b for b in _ending_with(n) if _is_served(b, multiprocessors)] for n in norms]
+    found = [candidates[0] for candidates in served if candidates]
     if found:
         attentions = [_attention_macros(b, multiprocessors) for b in found]
         size = _exchanged_size(found, attentions, multiprocessors)
@@ -113,27 +114,32 @@ def _full_of_empty(graph: Graph, between: Between, size: int) -> Node:
     return node
 
 
-def _ending_with(qkv: Node) -> Between | None:
-    """Return the nodes that end with a product, None if they are others."""
-    down_norm = _norm_before(qkv)
+def _ending_with(down_norm: Node) -> list[Between]:
+    """Return the nodes that end with a norm, first with a product that reads it; none if they are
+    others."""
     down = _input(down_norm, 0, PRODUCT)
     gate = _input(_input(down, 0, FLATTEN), 0, PRODUCT)
     out_norm = _norm_before(gate)
     out = _input(out_norm, 0, PRODUCT)
-    if qkv.args[-1] or out is None or down is None or gate is None:
-        return None
-    assert out_norm is not None and down_norm is not None
+    if out is None or down is None or gate is None:
+        return []
+    assert out_norm is not None
     stream = down_norm.args[1]
     is_residual = isinstance(stream, Node) and stream.args == (out_norm, 0)
     inner = (out, gate, *down.all_input_nodes[:1], down, *out_norm.users)
     is_private = len(out_norm.users) == 2 and all(len(node.users) == 1 for node in inner)
     if not is_residual or not is_private:
-        return None
-    return Between((out, gate, down, qkv), (out_norm, down_norm))
+        return []
+    readers = [node for result in down_norm.users for node in result.users]
+    products = [n for n in readers if _norm_before(n) is down_norm and not n.args[-1]]
+    ends = [(product,) for product in products[:1]] + [()]
+    return [Between((out, gate, down, *end), (out_norm, down_norm)) for end in ends]
 
 
 def _norm_before(product: Node | None) -> Node | None:
     """Return the norm whose second result a product reads."""
+    if product is None or product.target is not PRODUCT:
+        return None
     normed = _input(product, 0, operator.getitem)
     return _input(normed, 0, NORM) if normed is not None and normed.args[1] == 1 else None
 
@@ -146,7 +152,7 @@ def _input(node: Node | None, position: int, target: object) -> Node | None:
 
 def _is_served(between: Between, multiprocessors: int) -> bool:
     """Whether the kernel computes these products and norms."""
-    out, gate, down, _ = between.products
+    out, gate, down, *_ = between.products
     stream = argument_tensor(between.norms[0].args[1])
     if isinstance(stream.shape[-2], int):  # a fixed row would be no argument of the kernel
         return False
@@ -184,7 +190,7 @@ def _join(
     macros: str,
 ) -> Node:
     """Replace nodes by one, and return what the next one exchanges."""
-    out, gate, down, qkv = between.products
+    out, gate, down, *after = between.products
     out_norm, down_norm = between.norms
     posts = [norm.args[2] for norm in between.norms if norm.args[2] is not None]
     arguments = (
@@ -204,7 +210,10 @@ def _join(
     with graph.inserting_before(down_norm):
         joined = insert_call(graph, down_norm, JOINED, *arguments)
         parts, stream, normed, emptied = (_result(graph, joined, at) for at in range(4))
-    replace_node(program, qkv, parts)
+    if after:
+        replace_node(program, after[0], parts)
+    else:
+        graph.erase_node(parts)
     for result in list(down_norm.users):
         replace_node(program, result, normed if result.args[1] else stream)
     _erase(graph, {out, out_norm, *out_norm.users, gate, down.args[0], down, down_norm})
@@ -259,7 +268,7 @@ def _user(node: Node, target: object) -> Node | None:
 def _attention_macros(between: Between, multiprocessors: int) -> Macros:
     """Return the macros of the attention after the products in the same kernel; empty if it is in
     others."""
-    after = _attention_after(between.products[3])
+    after = _attention_after(between.products[-1])
     if after is None:
         return {}
     weights = [node for node in after.store.args[3:5] if isinstance(node, Node)]

@@ -67,6 +67,7 @@ def test_the_operator_computes_what_separate_ones_do(case: LayerCase) -> None:
         (replace(SILU, attended=1152), (8, 1, 8, 8), False),  # an empty split
         (replace(SILU, projected=262144), (8, 1, 8, 1), True),  # an INT4 output table
         (replace(SILU, projected=1 << 20), (8, 1, 8, 1), False),  # more tiles than it has bits for
+        (replace(SILU, projected=0), (8, 1, 8), True),  # the last layer
     ],
 )
 def test_what_the_kernel_serves(case: LayerCase, splits: tuple[int, ...], expected: bool) -> None:
@@ -138,6 +139,19 @@ def test_torch_makes_no_kernel_of_its_own_for_a_shape() -> None:
         assert 0 <= (shape >> 19) * splits - blocks < splits
 
 
+def test_the_last_layer_has_no_product_after_it() -> None:
+    """Its results are those of a layer whose next projections read its norm."""
+    with_next = CASE.weights("cpu", 4)
+    codes, scales, splits, *others = with_next
+    last = codes[:3], scales[:3], splits[:3], *others
+    x = CASE.rows(3, "cpu")
+    _, *expected, _ = layer_products(*x, CASE.exchanged(with_next), *with_next)
+    parts, *found, _ = layer_products(*x, CASE.exchanged(last), *last)
+    assert parts.shape == (1, 1, 3, 128)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
 def macros_of_a_layer(**others: int | float) -> Macros:
     return {"HIDDEN": 512, "MLP": 512, "O_SPLITS": 2, "O_STEPS": 3} | others
 
@@ -156,7 +170,10 @@ def test_layers_have_macros_in_common() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, of a CUDA toolkit")
-@pytest.mark.parametrize(("case", "attends"), [(WIDE, False), (SILU, False), (WIDE, True)])
+@pytest.mark.parametrize(
+    ("case", "attends"),
+    [(WIDE, False), (SILU, False), (WIDE, True), (replace(WIDE, projected=0), False)],
+)
 def test_the_source_is_compiled_in_place_of_a_triton_kernel(
     case: LayerCase, attends: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

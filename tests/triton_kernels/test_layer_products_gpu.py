@@ -24,6 +24,8 @@ CASES = {
     "llama-3.1-8b": LayerCase(4096, 14336, 4096, 6144, "silu", has_posts=False, has_scale=False),
     "llama-3.1-70b": LayerCase(8192, 28672, 8192, 10240, "silu", has_posts=False, has_scale=False),
     "the least hidden size": LayerCase(2048, 6144, 2048, 4096),
+    "gemma4-31b, the last layer": LayerCase(5376, 21504, 16384, 0),
+    "llama-3.1-8b, the last layer": LayerCase(4096, 14336, 4096, 0, "silu", False, False),
 }
 """In Llama's, a tile of gate and up is handed on twice."""
 
@@ -45,7 +47,8 @@ def test_bits_are_those_of_separate_kernels(name: str) -> None:
             x = case.rows(rows, "cuda")
             *expected, _ = separate_kernels(*x, case.exchanged(weights), *weights)
             *found, emptied = layer_products(*x, case.exchanged(weights), *weights)
-            assert differing(found, expected) == [0, 0, 0]
+            first = 0 if case.projected else 1  # the last layer's parts mean nothing
+            assert not any(differing(found[first:], expected[first:]))
             pairs = (rows + 1) // 2 if rows <= op.ROWS else 0
             assert (emptied[: emptied.numel() // 4 * pairs] == op.EMPTY).all()
 

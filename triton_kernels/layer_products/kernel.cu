@@ -1,7 +1,7 @@
 // The products and norms between two attentions of a decoder, for at most eight rows, as one kernel.
 //
 // o product, residual sum and norm, gate and up, activation, down, residual sum and norm, and the next layer's
-// q/k/v product. Every multiprocessor runs one block. Its two sets of eight warps multiply; beside them a warp of
+// q/k/v product, which the last layer does not have. Every multiprocessor runs one block. Its two sets of eight warps multiply; beside them a warp of
 // each set keeps a ring of weights filled, whatever the products wait for, so memory is read while programs wait
 // for each other. Its other lanes empty memory: see below.
 //
@@ -150,6 +150,10 @@ __device__ __forceinline__ bool piece_of(const Product& p, int program, int i, P
     return i < n;
   }
   const int unit = program + i * PROGRAMS;
+  if (!p.tiles) {  // no product: an empty piece of the first block, which computes the norm before it
+    piece = {0, 0, 0, 0};
+    return unit < SETS;
+  }
   piece.split = 0;
   piece.tile = unit;
   for (; piece.tile >= p.tiles && piece.split < p.splits; piece.split++) piece.tile -= p.tiles;
@@ -690,7 +694,7 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
       else if (attends == 1)
         give_projected(own, piece, acc);
 #endif
-      else
+      else if (p.tiles)
         store_parts(own, p, piece, acc, out);
     }
 #if ATTENDS && MOVES

@@ -128,7 +128,8 @@ def prepare(
     operands = [
         attended,
         stream,
-        *(tensor for pair in zip(codes, scales, strict=True) for tensor in pair),
+        *[tensor for pair in zip(codes, scales, strict=True) for tensor in pair],
+        *(codes[2], scales[2])[: 2 * (4 - len(codes))],  # not read
         posts[0],
         next_weights[0],
         posts[1],

@@ -92,10 +92,12 @@ def common_macros(layers: Sequence[Macros], attentions: Sequence[Macros]) -> lis
 
 
 def shapes_of(codes: Sequence[Tensor], splits: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return what `packed_shape` takes for the first and the last product of a layer, with `codes`
-    [tiles, blocks, words] and `splits` as in `op.layer_products`."""
-    out, _, _, last = codes
-    return [(out.shape[1], out.shape[1], splits[0]), (last.shape[0], last.shape[1], splits[3])]
+    """Return what `packed_shape` takes for the first product of a layer and for the one after its
+    MLP, if it has one: `codes` [tiles, blocks, words] and `splits` are those of
+    `op.layer_products`."""
+    out, _, _, *after = codes
+    last = [(after[0].shape[0], after[0].shape[1], splits[3])] if after else [(0, 1, 1)]
+    return [(out.shape[1], out.shape[1], splits[0]), *last]
 
 
 def packed_shape(size: int, blocks: int, splits: int) -> int:

@@ -60,12 +60,13 @@ def is_served(codes: list[Tensor], splits: list[int], multiprocessors: int) -> b
     """Whether the kernel has room for x, work for each set of warps and split, the sums of
     `residual_norm`, and bits for sizes, for the `codes` [tiles, blocks, words] and `splits` of
     `layer_products`."""
-    out, gate, _, qkv = codes
+    out, gate, _, *after = codes
     shares = gate.shape[0] * gate.shape[1]
     split = [(parts, weight.shape[1]) for parts, weight in zip(splits, codes, strict=True)]
     steps = max(steps_of(blocks, parts) for parts, blocks in split)
     slots = (SHARED - ROWS * (2 * BLOCK_K * steps + 64)) // SLOT
-    pairs = out.shape[0] % SETS == 0 and qkv.shape[0] * splits[3] % SETS == 0
+    pairs = out.shape[0] % SETS == 0
+    pairs &= all(weight.shape[0] * splits[3] % SETS == 0 for weight in after)
     full = all(none_is_idle(parts, blocks) for parts, blocks in split)
     full &= all(fits_shape(*shape) for shape in shapes_of(codes, splits))
     wide = out.shape[0] * TILE_N >= LEAST_WIDTH and shares >= SETS * multiprocessors
@@ -81,8 +82,10 @@ def exchanged_size(
     out, gate, *_ = codes
     sums = (splits[0] + splits[2]) * out.shape[0] + SETS * multiprocessors
     rows = 4 * out.shape[0] * TILE_N + gate.shape[0] * TILE_N // 2
+    if not heads:
+        return ROWS * (sums * WARPS * 16 + rows // 2)
     attention = splits[3] * codes[3].shape[0] * TILE_N + heads * PARTS * (HEAD_DIM // 2 + 4)
-    return ROWS * (sums * WARPS * 16 + rows // 2 + (attention if heads else 0))
+    return ROWS * (sums * WARPS * 16 + rows // 2 + attention)
 
 
 @_operator("eagle_aot::layer_products", mutates_args={})
@@ -105,7 +108,8 @@ def layer_products(
     what the next `layer_products` exchanges.
 
     `attended` [1, R, K] is multiplied by the first of four packed weights, whose order is output
-    product, gate and up, down, and the next projections; `codes`, `scales` and `splits` are those
+    product, gate and up, down, and the next projections. The last layer has no fourth, and parts
+    [1, 1, R, 128] without a meaning; `codes`, `scales` and `splits` are those
     of `int4_small_m`. Around the second and third, the residual sums and norms are those of
     `residual_norm`, the first with `post_weights[0]` and `next_weights[0]` [H], the second with the
     others and `scale` [1]. `post_weights` is empty without them. `eps` are post, next, post, next.
@@ -162,7 +166,14 @@ def composed(
     between, normed = norm(product(attended, 0), stream, 0)
     hidden = product(normed, 1, activation).flatten(0, 1)
     last, last_normed = norm(product(hidden, 2), between, 1)
-    return product(last_normed, 3), last, last_normed, between, normed, hidden
+    has_next = len(codes) > 3
+    parts = product(last_normed, 3) if has_next else no_parts(stream)
+    return parts, last, last_normed, between, normed, hidden
+
+
+def no_parts(stream: Tensor) -> Tensor:
+    """Return the parts after the last layer, for its `stream` [1, R, H]: [1, 1, R, 128]."""
+    return stream.new_empty((1, *stream.shape[:-1], TILE_N))
 
 
 layer_products.register_kernel("cpu")(separate_kernels)
@@ -178,9 +189,12 @@ def _shapes(
     splits: list[int],
     *arguments: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    width = codes[3].shape[0] * TILE_N
-    dtype = stream.dtype if splits[3] == 1 else torch.float32
-    parts = stream.new_empty((splits[3], *stream.shape[:-1], width), dtype=dtype)
+    if len(codes) > 3:
+        width = codes[3].shape[0] * TILE_N
+        dtype = stream.dtype if splits[3] == 1 else torch.float32
+        parts = stream.new_empty((splits[3], *stream.shape[:-1], width), dtype=dtype)
+    else:
+        parts = no_parts(stream)
     return parts, torch.empty_like(stream), torch.empty_like(stream), torch.empty_like(exchanged)
 
 

@@ -21,7 +21,8 @@ from support.kernels.sdpa_cases import TAIL, Layer, Text, forward
 
 @dataclass(frozen=True)
 class LayerCase:
-    """Widths of a layer: hidden, of the MLP, of attention's output, of the next projections."""
+    """Widths of a layer: hidden, of the MLP, of attention's output, of the next projections, which
+    is 0 for the last layer."""
 
     hidden: int
     mlp: int
@@ -41,7 +42,7 @@ class LayerCase:
             (2 * self.mlp, self.hidden),
             (self.hidden, self.mlp),
             (self.projected, self.hidden),
-        )
+        )[: 4 if self.projected else 3]
         packed = [random_weight(*shape, device) for shape in shapes]
         usual = [choose_splits(n, k // 128, multiprocessors) for n, k in shapes]
         splits = list(splits) or [usual[0], 1, *usual[2:]]
