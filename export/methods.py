@@ -12,7 +12,6 @@ from eagle_aot.export.drafters.protocol import SharesRows
 from eagle_aot.export.drafters.registry import kind_of
 from eagle_aot.export.encode_image import encode_image_specs
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.lowering.backend import multiprocessors
 from eagle_aot.export.method_spec import (
     ALL_ROWS,
     BATCH,
@@ -41,6 +40,7 @@ from eagle_aot.targets.step import (
     one_row_of_rows,
     rows_of_sequences,
 )
+from eagle_aot.triton_kernels.device import multiprocessors
 from eagle_aot.triton_kernels.int4_gemm import set_matvec_max_m
 
 

@@ -19,7 +19,7 @@ from eagle_aot.export.disk import check_disks, disk_needs
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, choose_chain_len, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
-from eagle_aot.export.lowering.backend import Lowering, lowering, multiprocessors
+from eagle_aot.export.lowering.backend import Lowering, lowering
 from eagle_aot.export.lowering.patches import Replacement, missing
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.methods import method_specs, trace_methods
@@ -42,6 +42,7 @@ from eagle_aot.targets.decoder.experts import Experts
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.recurrent_cache import RecurrentCache
 from eagle_aot.targets.step import MAX_ROWS, MAX_STEP_ROWS
+from eagle_aot.triton_kernels.device import multiprocessors
 
 WORKSPACE, PARALLEL = "compiling", "compiling-in-parallel"
 """Directories for files of the compiler and of parallel processes. They are on the artifact's disk

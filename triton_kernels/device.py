@@ -13,12 +13,21 @@ SHARED_MEMORY = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227,
 H100 = (9, 0)
 """The GPU that kernels are measured on, and checked for on machines without one."""
 
+H100_MULTIPROCESSORS = 132
+
 Sizes = TypeVar("Sizes")
 
 
 def capability() -> tuple[int, int]:
     """Return the compute capability of this machine's GPU, or of an H100 if there is none."""
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else H100
+
+
+def multiprocessors() -> int:
+    """Return the number of multiprocessors of this machine's GPU, or of an H100 without one."""
+    if not torch.cuda.is_available():
+        return H100_MULTIPROCESSORS
+    return torch.cuda.get_device_properties().multi_processor_count
 
 
 def fitting(sizes: Mapping[int, Sizes]) -> Sizes:

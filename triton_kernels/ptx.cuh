@@ -42,6 +42,11 @@ __device__ __forceinline__ float load1(uint32_t at) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
   return v;
 }
+__device__ __forceinline__ float load_bf16(uint32_t at) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
+  return __uint_as_float((uint32_t)v << 16);
+}
 // Loads v, or leaves it as it is.
 __device__ __forceinline__ void load4_if(bool condition, uint4& v, uint32_t at) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
@@ -163,6 +168,13 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// d += a x b, of 8 bits: 16 x 32 by 32 x 8.
+__device__ __forceinline__ void multiply(int (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
 // Products of four warps, of which each has 16 of 64 rows of `a` and of the result; N columns. They run on until awaited.
 //
 // `b` describes N rows of 16 elements in shared memory, of which each has 128 bytes; its pieces of 16 bytes are swizzled.
@@ -222,6 +234,14 @@ __device__ __forceinline__ void take_registers() {
 template <int COUNT>
 __device__ __forceinline__ void leave_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// Replaces a number by `v` if that is larger, whatever other threads do.
+__device__ __forceinline__ void raise(float* at, float v) {
+  if (v >= 0)
+    atomicMax((int*)at, __float_as_int(v));
+  else
+    atomicMin((unsigned*)at, __float_as_uint(v));
 }
 
 // As Triton divides, and takes powers of 2 and inverse roots.

@@ -26,7 +26,6 @@ CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 ASSEMBLE = "assemble"
 """The name of the stage that makes one program of compiled methods."""
 
-H100_MULTIPROCESSORS = 132
 INSTEAD = ": install it, or use --backend xnnpack"
 
 
@@ -92,13 +91,6 @@ def choose_backend(requested: Backend) -> Backend:
     if chosen == CUDA:
         check_cuda()
     return chosen
-
-
-def multiprocessors() -> int:
-    """Return the number of multiprocessors of this machine's GPU, or of an H100 without one."""
-    if not torch.cuda.is_available():
-        return H100_MULTIPROCESSORS
-    return torch.cuda.get_device_properties().multi_processor_count
 
 
 def untested_gpu_warning(backend: str) -> str:

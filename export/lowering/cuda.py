@@ -34,7 +34,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device
-from eagle_aot.export.lowering.backend import ASSEMBLE, CACHE_DIR, multiprocessors, named_cache_dir
+from eagle_aot.export.lowering.backend import ASSEMBLE, CACHE_DIR, named_cache_dir
 from eagle_aot.export.lowering.join_layers import join_layers
 from eagle_aot.export.lowering.patches import (
     COMPILE_METHOD,
@@ -44,7 +44,7 @@ from eagle_aot.export.lowering.patches import (
     applied,
     forget_last_trace,
 )
-from eagle_aot.triton_kernels.device import H100, capability
+from eagle_aot.triton_kernels.device import H100, capability, multiprocessors
 
 PATCHES: tuple[Patch, ...] = CUDA
 

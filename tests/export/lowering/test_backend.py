@@ -14,14 +14,9 @@ from torch.utils import cpp_extension
 
 from eagle_aot.artifact import Device
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export.lowering.backend import (
-    CACHE_DIR,
-    H100_MULTIPROCESSORS,
-    choose_backend,
-    multiprocessors,
-    untested_gpu_warning,
-)
+from eagle_aot.export.lowering.backend import CACHE_DIR, choose_backend, untested_gpu_warning
 from eagle_aot.export.spec import Backend
+from eagle_aot.triton_kernels.device import H100_MULTIPROCESSORS, multiprocessors
 
 
 @pytest.fixture

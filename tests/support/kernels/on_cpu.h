@@ -158,6 +158,11 @@ static void* at_address(uint32_t at, size_t size = 16, Block* block = running->b
 static uint4 load4(uint32_t at) { return *(uint4*)at_address(at); }
 static void store4(uint32_t at, const uint4& v) { *(uint4*)at_address(at) = v; }
 static void store1(uint32_t at, uint32_t v) { *(uint32_t*)at_address(at, 4) = v; }
+static float load_bf16(uint32_t at) {
+  uint32_t bits = *(uint16_t*)at_address(at, 2) << 16;
+  return *(float*)&bits;
+}
+static void raise(float* at, float v) { *at = max(*at, v); }
 static void store2(uint32_t at, float x, float y) { store1(at, *(uint32_t*)&x), store1(at + 4, *(uint32_t*)&y); }
 static float2 load2(uint32_t at) { return *(float2*)at_address(at, 8); }
 static void load4_if(bool condition, uint4& v, uint32_t at) {
@@ -361,5 +366,17 @@ static void store_transposed(uint32_t at, const uint4& v) {
   exchange({v.x, v.y, v.z, v.w}, [&](auto& words) {
     for (int i = 0; i < 8; i++)
       *(uint16_t*)at_address(at + 2 * i, 2) = words[i * 4 + lane % 8 / 2][lane / 8] >> lane % 2 * 16;
+  });
+}
+static int byte_of(uint32_t word, int i) { return (int8_t)(word >> 8 * i); }
+static void multiply(int (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  unsigned lane = threadIdx.x % 32;
+  exchange({a.x, a.y, a.z, a.w, b0, b1}, [&](auto& words) {
+    for (int i = 0; i < 4; i++) {
+      int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      for (int k = 0; k < 32; k++)
+        d[i] += byte_of(words[row % 8 * 4 + k % 16 / 4][row / 8 + k / 16 * 2], k % 4) *
+                byte_of(words[column * 4 + k % 16 / 4][4 + k / 16], k % 4);
+    }
   });
 }
