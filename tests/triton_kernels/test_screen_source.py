@@ -64,7 +64,7 @@ def compiled(copy: ScreenCopy, directory: Path) -> CDLL:
 
 
 @pytest.mark.skipif(None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs compilers")
-@pytest.mark.parametrize(("features", "columns"), [(176, 1280), (160, 300), (64, 128)])
+@pytest.mark.parametrize(("features", "columns"), [(640, 1280), (160, 300), (64, 128)])
 def test_bounds_and_logits_are_those_of_the_copy(
     features: int, columns: int, tmp_path: Path
 ) -> None:

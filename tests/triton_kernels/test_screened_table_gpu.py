@@ -7,7 +7,10 @@ from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
 from eagle_aot.triton_kernels.screened_table.op import screened_logits
 from support.kernels.screen_cases import assert_same_largest, exact_tiles, rows_near, table
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.usefixtures("as_exported"),
+]
 
 
 @pytest.mark.parametrize(("features", "columns"), [(65536, 5376), (49152, 576), (333, 1120)])
