@@ -239,7 +239,7 @@ __device__ __forceinline__ void leave_registers() {
 // Replaces a number by `v` if that is larger, whatever other threads do.
 __device__ __forceinline__ void raise(float* at, float v) {
   if (v >= 0)
-    atomicMax((int*)at, __float_as_int(v));
+    atomicMax((int*)at, __float_as_int(v + 0.0f));  // and not -0
   else
     atomicMin((unsigned*)at, __float_as_uint(v));
 }

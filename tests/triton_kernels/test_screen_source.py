@@ -39,7 +39,8 @@ def digits_of(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = x.abs().amax(1, keepdim=True) / 127
     high = (x / scale + 0.5).floor()
     low = ((x - high * scale) / scale * 254 + 0.5).floor()
-    digits, norms = torch.zeros(2 * ROWS, columns, dtype=torch.int8), torch.zeros(4, ROWS)
+    digits = torch.randint(-127, 128, (2 * ROWS, columns), dtype=torch.int8)  # of unused rows
+    norms = torch.full((4, ROWS), torch.nan)
     digits[:rows], digits[ROWS : ROWS + rows] = high, low
     lacking = x - high * scale - low * scale / 254
     for at, norm in enumerate((scale[:, 0], x.norm(dim=1), lacking.norm(dim=1))):
@@ -48,12 +49,13 @@ def digits_of(x: Tensor) -> tuple[Tensor, Tensor]:
     return digits, norms
 
 
-def compiled(copy: ScreenCopy, directory: Path) -> CDLL:
-    """Compile `screen` of `screen_on_cpu.cpp` for a table."""
+def compiled(copy: ScreenCopy, slots: int, directory: Path) -> CDLL:
+    """Compile `screen` of `screen_on_cpu.cpp` for a table, with a ring of so many slots or, for 0,
+    as many as usual."""
     from eagle_aot.triton_kernels.screened_table import screen
 
     features, padded = copy.values.shape
-    sizes = {"PADDED": padded, "OUTPUTS": features, "SLOTS": screen.slots(padded)}
+    sizes = {"PADDED": padded, "OUTPUTS": features, "SLOTS": slots or screen.slots(padded)}
     sizes |= {"SHARED": screen.SHARED, "LAUNCHED": screen.THREADS}
     folder, library = Path(support.kernels.__path__[0]), directory / "screen.so"
     flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
@@ -64,13 +66,17 @@ def compiled(copy: ScreenCopy, directory: Path) -> CDLL:
 
 
 @pytest.mark.skipif(None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs compilers")
-@pytest.mark.parametrize(("features", "columns"), [(640, 1280), (160, 300), (64, 128)])
+@pytest.mark.parametrize(
+    ("features", "columns", "slots"),
+    [(640, 1280, 0), (160, 300, 0), (64, 128, 0), (256, 1152, 3), (192, 2176, 5)],
+)
 def test_bounds_and_logits_are_those_of_the_copy(
-    features: int, columns: int, tmp_path: Path
+    features: int, columns: int, slots: int, tmp_path: Path
 ) -> None:
-    """With programs of different shares, and with more programs than there are rows to share."""
+    """With programs of different shares, with more programs than there are rows to share, and with
+    units at a ring's end and again at its start."""
     weight, copy = table(features, columns)
-    library = compiled(copy, tmp_path)
+    library = compiled(copy, slots, tmp_path)
     library.screen.restype = c_bool
     dense = copy.values.double() * copy.scales.double().repeat_interleave(GROUP, 1)
     for rows, blocks in ((1, 3), (5, 2), (8, 12)):

@@ -642,7 +642,8 @@ layer_products_kernel(const bf16* attended, const bf16* stream, const uint8_t* o
 #pragma unroll 1
   for (int phase = 0; phase < 4; phase++) {
     const Product p = product(phase);
-    const bool whole = phase % 2;  // all columns of x are in shared memory, not those of a piece
+    if (!p.tiles && !is_alone) break;  // owners have stored the norm
+    const bool whole = phase % 2;      // all columns of x are in shared memory, not those of a piece
     Piece piece;
 #pragma unroll 1
     for (int i = 0; piece_of(p, program, i, piece); i++) {

@@ -172,8 +172,11 @@ def composed(
 
 
 def no_parts(stream: Tensor) -> Tensor:
-    """Return the parts after the last layer, for its `stream` [1, R, H]: [1, 1, R, 128]."""
-    return stream.new_empty((1, *stream.shape[:-1], TILE_N))
+    """Return the parts after the last layer, for its `stream` [1, R, H]: float32 [1, 1, R, 128].
+
+    Of the dtype that others usually have: for another one torch would make another kernel.
+    """
+    return stream.new_empty((1, *stream.shape[:-1], TILE_N), dtype=torch.float32)
 
 
 layer_products.register_kernel("cpu")(separate_kernels)

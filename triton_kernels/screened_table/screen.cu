@@ -1,8 +1,8 @@
 // Screens an output table, as screen_kernel does, as fast as memory gives the table.
 //
-// A block has units of 16 rows of the table one after another. A warp keeps a ring filled with eight rows after eight, which
-// bulk copies bring in whole. Up to eight warps multiply some columns each, by digits of x that they keep in registers, and
-// another one adds up what they have and bounds logits.
+// A block has units of 16 rows of the table one after another. One warp fills a ring, eight rows at a time, by bulk copies of
+// whole rows. Up to eight warps multiply some columns each, by digits of x that they keep in registers. Another one adds up
+// what they have and bounds logits.
 //
 // Sizes are macros, which `screen.py` defines: OUTPUTS and the columns PADDED, SLOTS of the ring, and the bytes SHARED and LAUNCHED
 // threads.
@@ -16,14 +16,14 @@
 #define GROUPS (PADDED / GROUP)
 #define OF_WARP ((GROUPS + 7) / 8)                 // groups of a warp that multiplies
 #define WARPS ((GROUPS + OF_WARP - 1) / OF_WARP)
-#define FETCHES 8                                  // the warps after those
-#define FINISHES 9
+#define FETCHING 8                                 // a warp behind those that multiply, and those that do nothing
+#define FINISHING 9
 #define THREADS 320
 #define PITCH (PADDED + 16)                        // bytes from row to row: padded against conflicts of banks
 #define SCALES (PART * PITCH)
 #define SCALE_BYTES (PART * GROUPS * 2)
 #define SLOT (SCALES + SCALE_BYTES)
-#define SUM_PITCH 20                               // floats from row to row: 16, and padding
+#define SUM_PITCH 24                               // floats from row to row: 16, and padding
 #define SUM_BYTES (WARPS * UNIT * SUM_PITCH * 4)
 #define SUMS (SLOTS * SLOT)                        // twice
 #define BARRIERS (SUMS + 2 * SUM_BYTES)
@@ -43,7 +43,8 @@ struct Slot {
   __device__ Slot next() const { return at + 1 == SLOTS ? Slot{base, 0, parity ^ 1} : Slot{base, at + 1, parity}; }
 };
 
-// Barriers 2 and 3 are for sums that were read, 4 and 5 for sums that were written, of even and odd units.
+// Barrier 1 is of all warps, once the ring's barriers are made. Barriers 2 and 3 are for sums that were read, 4 and 5 for sums
+// that were written, of every other unit.
 __device__ __forceinline__ int half_of(int unit, int first) { return (unit - first) % 2; }
 
 __device__ __forceinline__ void fetch(const int8_t* values, const bf16* scales, Slot slot, int first, int last, int lane) {
@@ -95,6 +96,7 @@ __device__ __forceinline__ void multiply_columns(const int8_t* digits, Slot slot
     }
     __syncwarp();
     if (lane == 0) arrive(slot.empty()), arrive(second.empty());
+    __syncwarp();
     slot = second.next();
     const int half = half_of(unit, first);
     meet<32 * (WARPS + 1)>(2 + half);
@@ -158,7 +160,7 @@ screen_table_kernel(const int8_t* digits, const int8_t* values, const bf16* scal
   const int first = (long long)units * blockIdx.x / gridDim.x, last = (long long)units * (blockIdx.x + 1) / gridDim.x;
   const Slot slot = {base};
   if (warp < WARPS) return multiply_columns(digits, slot, first, last, warp, lane);
-  if (warp == FETCHES) {
+  if (warp == FETCHING) {
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < SLOTS; i++) init(base + BARRIERS + 16 * i, 1), init(base + BARRIERS + 16 * i + 8, WARPS);
@@ -167,6 +169,6 @@ screen_table_kernel(const int8_t* digits, const int8_t* values, const bf16* scal
     __syncwarp();
   }
   pass<THREADS>(1);
-  if (warp == FETCHES) fetch(values, scales, slot, first, last, lane);
-  if (warp == FINISHES) bound_logits(base, errors, copies, norms, uppers, out, logits / OUTPUTS, first, last, lane);
+  if (warp == FETCHING) fetch(values, scales, slot, first, last, lane);
+  if (warp == FINISHING) bound_logits(base, errors, copies, norms, uppers, out, logits / OUTPUTS, first, last, lane);
 }

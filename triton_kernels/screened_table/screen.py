@@ -86,5 +86,5 @@ def slots(padded: int) -> int:
     """Return the slots of a ring of rows of so many columns."""
     groups = padded // GROUP
     warps = -(-groups // -(-groups // 8))
-    sums = 2 * warps * UNIT * 20 * 4
+    sums = 2 * warps * UNIT * 24 * 4
     return min((SHARED - sums - 16 * 16) // (PART * (padded + 16 + 2 * groups)), 16)

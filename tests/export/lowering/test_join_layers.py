@@ -77,6 +77,8 @@ def test_attention_in_rings_is_joined_too(batch: int) -> None:
     assert (stores, len(joined), left) == (7, 5, 2)
     joined += program.graph.find_nodes(op="call_function", target=JOINED)
     assert len({node.args[12] for node in joined}) == 1, "all are compiled alike"
+    joined = program.graph.find_nodes(op="call_function", target=JOINED)
+    assert len({node.meta["val"][0].dtype for node in joined}) == 1, "and torch sees one kernel"
 
 
 def test_a_table_in_int4_is_the_last_layers_next_product() -> None:
@@ -128,6 +130,8 @@ class Between(nn.Module):
             scales[1] = scales[1][..., :256]
         if broken == "a norm in float32":
             following[0] = following[0].float()
+        if broken == "the next product in groups of 64":
+            scales[3] = scales[3][..., :256]
         self.zeros = [torch.zeros_like(scales[0]) if broken == "zero points" else None, None]
         self.posts = [None if broken == "one norm before a sum" else posts[0], posts[1]]
         self.scales = [scale if broken == "both sums scaled" else None, scale]
@@ -182,5 +186,20 @@ def test_what_the_kernel_does_not_compute_is_left_alone(
     expected = program.module()(*rows)
     join_layers(program, 2)
     assert counts(program) == ((0, 4, 2) if broken else (1, 0, 0))
+    for found, wanted in zip(program.module()(*rows), expected, strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_next_product_that_the_kernel_does_not_read_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(op, "LEAST_WIDTH", 1)
+    shapes = {name: {1: ROWS} for name in ("attended", "stream")}
+    rows = CASE.rows(3, "cpu")
+    between = Between("the next product in groups of 64")
+    program = torch.export.export(between, rows, dynamic_shapes=shapes, strict=False)
+    expected = program.module()(*rows)
+    join_layers(program, 2)
+    assert counts(program) == (1, 1, 0)
     for found, wanted in zip(program.module()(*rows), expected, strict=True):
         assert torch.equal(found, wanted)

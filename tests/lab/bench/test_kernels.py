@@ -33,6 +33,8 @@ from eagle_aot.lab.bench.results import Floor
     ("_int4_gemm_packed_3", INT4),
     ("sdpa_splitk_kernel", ATTENTION),
     ("screen_kernel", DENSE),
+    ("screen_table_kernel", DENSE),
+    ("sdpa_wide_kernel", ATTENTION),
     ("rescore_kernel", DENSE),
     ("_sdpa_reduce_splits", ATTENTION),
     ("triton_tem_fused_bmm_transpose_4", ATTENTION),
