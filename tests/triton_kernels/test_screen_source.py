@@ -4,7 +4,6 @@ Fibers take the place of a GPU's threads.
 """
 
 import shutil
-import subprocess
 from ctypes import CDLL, c_bool, c_void_p
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import support.kernels
+from eagle_aot.triton_kernels.cuda_source import Macros, as_text
 from eagle_aot.triton_kernels.device import H100
 from eagle_aot.triton_kernels.screened_table import packing
 from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
@@ -20,6 +19,7 @@ from support.kernels.compiled import (
     Launch,
     Unlaunched,
     compiled_by_nvcc,
+    compiled_for_cpu,
     declared_names,
     empty,
     launches,
@@ -55,14 +55,10 @@ def compiled(copy: ScreenCopy, slots: int, directory: Path) -> CDLL:
     from eagle_aot.triton_kernels.screened_table import screen
 
     features, padded = copy.values.shape
-    sizes = {"PADDED": padded, "OUTPUTS": features, "SLOTS": slots or screen.slots(padded)}
-    sizes |= {"SHARED": screen.SHARED, "LAUNCHED": screen.THREADS}
-    folder, library = Path(support.kernels.__path__[0]), directory / "screen.so"
-    flags = "-x", "c++", "-std=c++17", "-shared", "-Xcompiler", "-fPIC,-w,-O2,-ffp-contract=off"
-    defined = [f"-D{name}={size}" for name, size in sizes.items()] + [f'-DKERNEL="{SOURCE}"']
-    files = "-o", str(library), str(folder / "screen_on_cpu.cpp")
-    subprocess.run(["nvcc", "-allow-unsupported-compiler", *flags, *defined, *files], check=True)
-    return CDLL(str(library))
+    macros: Macros = {"PADDED": padded, "OUTPUTS": features}
+    macros |= {"SLOTS": slots or screen.slots(padded)}
+    macros |= {"SHARED": screen.SHARED, "LAUNCHED": screen.THREADS}
+    return compiled_for_cpu("screen_on_cpu.cpp", SOURCE, as_text(macros), directory)
 
 
 @pytest.mark.skipif(None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs compilers")

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels import cuda_source
-from eagle_aot.triton_kernels.device import H100, capability, multiprocessors
+from eagle_aot.triton_kernels.cuda_source import Macros, as_text
+from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability, multiprocessors
 from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
 
 SOURCE = Path(__file__).with_name("screen.cu")
-SHARED = 227 << 10
+SHARED = SHARED_MEMORY[H100] << 10
 THREADS, UNIT, PART = 320, 16, 8
 """Threads, and rows of the table that a program multiplies and copies at a time."""
 
@@ -66,7 +67,7 @@ def launch(
     `digits` int8 [2 ROWS, K'], `norms` float32 [4, ROWS], `out` [..., N], but `uppers` [N / 16,
     ROWS]."""
     features, padded = copy.values.shape
-    macros = f"PADDED={padded} OUTPUTS={features} SLOTS={slots(padded)}"
+    macros: Macros = {"PADDED": padded, "OUTPUTS": features, "SLOTS": slots(padded)}
     wrap_triton(screen_table_kernel)[(count * multiprocessors(),)](
         digits,
         copy.values,
@@ -78,7 +79,7 @@ def launch(
         uppers,
         out,
         out.numel(),  # and not rows: for 1 torch would make a kernel without that argument
-        CUDA=cuda_source.described(SOURCE, macros, THREADS, SHARED),
+        CUDA=cuda_source.described(SOURCE, as_text(macros), THREADS, SHARED),
     )
 
 
