@@ -39,9 +39,7 @@ def screen_table_kernel(
     CUDA: tl.constexpr,
 ) -> None:
     """Stand for the kernel of `screen.cu`: its arguments, and stores to all that it writes."""
-    number = tl.inline_asm_elementwise(
-        CUDA, "=r,r", [logits.to(tl.int32)], dtype=tl.int32, is_pure=True, pack=1
-    )
+    number = tl.inline_asm_elementwise(CUDA, "=r,r", [logits], dtype=tl.int32, is_pure=True, pack=1)
     tl.store(norms_ptr, number.to(norms_ptr.dtype.element_ty))
     tl.store(uppers_ptr, number.to(uppers_ptr.dtype.element_ty))
     tl.store(out_ptr, number.to(out_ptr.dtype.element_ty))
