@@ -1,4 +1,4 @@
-"""The CUDA source that screens a table: its results by fibers, and what it is compiled to.
+"""The CUDA sources of a screened table: their results by fibers, and what they are compiled to.
 
 Fibers take the place of a GPU's threads.
 """
@@ -29,7 +29,7 @@ from support.kernels.screen_cases import rows_near, table
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-SOURCE = Path(packing.__file__).with_name("screen.cu")
+SCREEN, RESCORE = (Path(packing.__file__).with_name(f"{n}.cu") for n in ("screen", "rescore"))
 ROWS = 8
 
 
@@ -49,19 +49,21 @@ def digits_of(x: Tensor) -> tuple[Tensor, Tensor]:
     return digits, norms
 
 
-def compiled(copy: ScreenCopy, slots: int, directory: Path) -> CDLL:
-    """Compile `screen` of `screen_on_cpu.cpp` for a table, with a ring of so many slots or, for 0,
-    as many as usual."""
+def compiled(source: Path, macros: Macros, directory: Path) -> CDLL:
+    """Compile the harness of a source for a table."""
     from eagle_aot.triton_kernels.screened_table import screen
 
-    features, padded = copy.values.shape
-    macros: Macros = {"PADDED": padded, "OUTPUTS": features}
-    macros |= {"SLOTS": slots or screen.slots(padded)}
-    macros |= {"SHARED": screen.SHARED, "LAUNCHED": screen.THREADS}
-    return compiled_for_cpu("screen_on_cpu.cpp", SOURCE, as_text(macros), directory)
+    threads = screen.SCREEN_THREADS if source == SCREEN else 32 * screen.RESCORE_WARPS
+    macros = macros | {"SHARED": screen.SHARED, "LAUNCHED": threads}
+    return compiled_for_cpu(f"{source.stem}_on_cpu.cpp", source, as_text(macros), directory)
 
 
-@pytest.mark.skipif(None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs compilers")
+needs_compilers = pytest.mark.skipif(
+    None in (shutil.which("nvcc"), shutil.which("g++")), reason="needs compilers"
+)
+
+
+@needs_compilers
 @pytest.mark.parametrize(
     ("features", "columns", "slots"),
     [(640, 1280, 0), (160, 300, 0), (64, 128, 0), (256, 1152, 3), (192, 2176, 5)],
@@ -71,8 +73,12 @@ def test_bounds_and_logits_are_those_of_the_copy(
 ) -> None:
     """With programs of different shares, with more programs than there are rows to share, and with
     units at a ring's end and again at its start."""
+    from eagle_aot.triton_kernels.screened_table.screen import screen_slots
+
     weight, copy = table(features, columns)
-    library = compiled(copy, slots, tmp_path)
+    padded = copy.values.shape[1]
+    sizes: Macros = {"PADDED": padded, "OUTPUTS": features, "SLOTS": slots or screen_slots(padded)}
+    library = compiled(SCREEN, sizes, tmp_path)
     library.screen.restype = c_bool
     dense = copy.values.double() * copy.scales.double().repeat_interleave(GROUP, 1)
     for rows, blocks in ((1, 3), (5, 2), (8, 12)):
@@ -99,8 +105,35 @@ def test_bounds_and_logits_are_those_of_the_copy(
         )
 
 
-def launched(features: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> Launch:
-    """Return the call that screens a table in an export for an H100."""
+@needs_compilers
+@pytest.mark.parametrize(("features", "columns", "slots"), [(1280, 512, 2), (4352, 256, 3)])
+def test_logits_that_may_be_largest_are_those_of_the_product(
+    features: int, columns: int, slots: int, tmp_path: Path
+) -> None:
+    """With more units than a ring has slots, more than threads look through at once, and none."""
+    weight, _ = table(features, columns)
+    sizes: Macros = {"COLUMNS": columns, "OUTPUTS": features, "SLOTS": slots}
+    library = compiled(RESCORE, sizes, tmp_path)
+    library.rescore.restype = c_bool
+    for rows, blocks, share, only in ((1, 3, 0.1, 1), (5, 1, 0.3, 1), (8, 2, 0, 0), (8, 2, 0, 1)):
+        x = rows_near(weight, rows, 0.5)[0]
+        norms, uppers = torch.full((4, ROWS), torch.nan), torch.full((features // 16, ROWS), 200.0)
+        norms[3, :rows] = torch.linspace(-1, 1, rows)
+        uppers[:, :rows] = norms[3, :rows] - 0.01
+        found = torch.rand(features // 16, rows) < share / rows
+        uppers[:, :rows][found] = torch.where(torch.rand(int(found.sum())) < 0.5, 1.0, 129.0)
+        out = torch.full((rows, features), torch.nan, dtype=torch.bfloat16)
+        tensors = x, weight, norms, torch.tensor([only]), uppers
+        inputs = (c_void_p * 5)(*(each.data_ptr() for each in tensors))
+        assert library.rescore(inputs, c_void_p(out.data_ptr()), rows * features, blocks, rows)
+        written = found.any(1).repeat_interleave(16) | (only == 0)
+        assert torch.equal(~out.isnan(), written.expand(rows, -1))
+        exact = (x.double() @ weight.double().T).bfloat16()
+        torch.testing.assert_close(out[:, written], exact[:, written], rtol=2**-7, atol=1e-3)
+
+
+def launched(features: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Return the calls that screen a table and rescore it in an export for an H100."""
     from eagle_aot.triton_kernels import cuda_source
     from eagle_aot.triton_kernels.screened_table import kernel, screen
 
@@ -113,26 +146,24 @@ def launched(features: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> La
     monkeypatch.setattr(kernel, "launch_tile", lambda *_: None)
     largest_only = empty(1, dtype=torch.int64)
     arguments = empty(1, 8, columns), empty(features, columns), copy, largest_only
-    (call,) = launches(monkeypatch, screen, lambda: kernel.launch(*arguments), H100)
-    return call
+    return launches(monkeypatch, screen, lambda: kernel.launch(*arguments), H100)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize(
-    ("features", "columns"), [(262_144, 5376), (151_936, 4096), (128_256, 8192), (49_152, 576)]
+    ("features", "columns"), [(262_144, 5376), (151_936, 4096), (128_256, 8192), (49_152, 512)]
 )
-def test_the_source_is_compiled_in_place_of_a_triton_kernel(
+def test_the_sources_are_compiled_in_place_of_triton_kernels(
     features: int, columns: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    call = launched(features, columns, monkeypatch)
-    assert call.kernel.arg_names == declared_names(SOURCE, call.kernel)
-    binary = compiled_by_nvcc(call, monkeypatch)
-    assert (binary.metadata.num_warps, binary.metadata.shared) == (10, 227 << 10)
-    assert local_memory(binary.asm["cubin"], tmp_path) == 0
+    calls = launched(features, columns, monkeypatch)
+    for call, source, warps in zip(calls, (SCREEN, RESCORE), (10, 4), strict=True):
+        assert call.kernel.arg_names == declared_names(source, call.kernel)
+        binary = compiled_by_nvcc(call, monkeypatch)
+        assert (binary.metadata.num_warps, binary.metadata.shared) == (warps, 227 << 10)
+        assert local_memory(binary.asm["cubin"], tmp_path) == 0
 
 
 def test_other_tables_are_screened_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="not enough values"):
-        launched(49_153, 576, monkeypatch)
-    with pytest.raises(ValueError, match="not enough values"):
-        launched(1024, 8320, monkeypatch)
+    for features, columns in ((49_153, 512), (1024, 8448), (1024, 576)):
+        assert not launched(features, columns, monkeypatch)

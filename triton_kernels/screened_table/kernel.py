@@ -138,20 +138,12 @@ def rescore_kernel(
     FEATURES: tl.constexpr,
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-    BOUNDED: tl.constexpr,
 ) -> None:
-    """Compute a tile of out [rows, N] if it may hold a row's largest logit, or all may be read.
-
-    Of each BOUNDED outputs there is an upper bound for each row, uppers [N / BOUNDED, ROWS].
-    """
-    BOUNDS: tl.constexpr = FEATURES // BOUNDED
+    """Compute a tile of out [rows, N] if it may hold a row's largest logit, or all may be read."""
     m = tl.arange(0, ROWS)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     reached = tl.load(norms_ptr + 3 * ROWS + m).to(dtype)
-    bound = (tl.program_id(0) * BOUNDS + tl.arange(0, BOUNDS))[:, None]
-    inside = bound * BOUNDED < N
-    upper = tl.load(uppers_ptr + bound * ROWS + m[None, :], mask=inside, other=float("-inf"))
-    upper = tl.max(upper, 0)
+    upper = tl.load(uppers_ptr + tl.program_id(0) * ROWS + m)
     may = (upper.to(dtype).to(tl.float32) >= reached.to(tl.float32)) | (upper > SATURATED)
     reaching = tl.max((may & (m < rows)).to(tl.int32), 0)
     if (reaching == 0) & (tl.load(largest_only_ptr) != 0):
@@ -186,16 +178,12 @@ def _launch_screened(
 ) -> None:
     """Launch the three kernels for at most `tile.rows` rows, or nothing if `count` is 0.
 
-    Within `compiled_from_cuda` the second is that of `screen.cu` where it can be.
+    Within `compiled_from_cuda` the second and third are of CUDA C++ where they can be.
     """
     (features, columns), padded = weight.shape, copy.values.shape[1]
     rows, tiles = math.prod(x.shape[:-1]), triton.cdiv(features, tile.features)
-    by_cuda = screen.is_served(copy)
-    bounded = screen.UNIT if by_cuda else tile.features
     digits = x.new_empty((2 * tile.rows, padded), dtype=torch.int8)
     norms = x.new_empty((4, tile.rows), dtype=torch.float32)
-    uppers = x.new_empty((triton.cdiv(features, bounded), tile.rows), dtype=torch.float32)
-    sizes = {"N": features, "ROWS": tile.rows, "FEATURES": tile.features, "num_warps": WARPS}
     wrap_triton(digits_kernel)[(count * rows,)](
         *(x, digits, norms),
         K=columns,
@@ -204,22 +192,23 @@ def _launch_screened(
         ROWS=tile.rows,
         num_warps=2 * WARPS,
     )
-    if by_cuda:
-        screen.launch(digits, copy, norms, largest_only, uppers, out, count)
-    else:
-        wrap_triton(screen_kernel)[(count * tiles,)](
-            *(digits, copy.values, copy.scales, copy.errors, copy.norms),
-            *(norms, largest_only, uppers, out, rows),
-            **sizes,
-            PADDED=padded,
-            GROUP=GROUP,
-            STAGES=STAGES,
-        )
+    if screen.is_served(weight):
+        screen.launch(x, weight, copy, digits, norms, largest_only, out, count)
+        return
+    uppers = x.new_empty((tiles, tile.rows), dtype=torch.float32)
+    sizes = {"N": features, "ROWS": tile.rows, "FEATURES": tile.features, "num_warps": WARPS}
+    wrap_triton(screen_kernel)[(count * tiles,)](
+        *(digits, copy.values, copy.scales, copy.errors, copy.norms),
+        *(norms, largest_only, uppers, out, rows),
+        **sizes,
+        PADDED=padded,
+        GROUP=GROUP,
+        STAGES=STAGES,
+    )
     wrap_triton(rescore_kernel)[(count * tiles,)](
         *(x, weight, norms, largest_only, uppers, out, rows),
         **sizes,
         K=columns,
         COLUMNS=tile.columns,
         STAGES=tile.stages,
-        BOUNDED=bounded,
     )

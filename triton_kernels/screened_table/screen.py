@@ -1,6 +1,6 @@
-"""Launches the kernel of `screen.cu`: the screening of a table on an H100 or H200.
+"""Launches the kernels of `screen.cu` and `rescore.cu`: a screened table on an H100 or H200.
 
-It takes the place of `screen_kernel`. Importing this module needs triton.
+They take the place of `screen_kernel` and `rescore_kernel`. Importing this module needs triton.
 """
 
 from pathlib import Path
@@ -11,17 +11,21 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels import cuda_source
-from eagle_aot.triton_kernels.cuda_source import Macros, as_text
+from eagle_aot.triton_kernels.cuda_source import Macros, as_text, described
 from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability, multiprocessors
 from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
 
-SOURCE = Path(__file__).with_name("screen.cu")
+SCREEN, RESCORE = (Path(__file__).with_name(name) for name in ("screen.cu", "rescore.cu"))
 SHARED = SHARED_MEMORY[H100] << 10
-THREADS, UNIT, PART = 320, 16, 8
-"""Threads, and rows of the table that a program multiplies and copies at a time."""
+UNIT, ROWS = 16, 8
+"""Rows of the table, and of x, that a program multiplies at a time."""
+
+SCREEN_THREADS, RESCORE_WARPS = 320, 4
+PART, STEP = 8, 256
+"""Rows of the table that `screen.cu`, and columns that `rescore.cu` copies at a time."""
 
 MOST_COLUMNS = 8192
-"""Digits of so many columns fit the registers of a program."""
+"""Digits of so many columns fit the registers of a program, and x its shared memory."""
 
 
 @triton.jit(do_not_specialize=["logits"])
@@ -45,45 +49,69 @@ def screen_table_kernel(
     tl.store(out_ptr, number.to(out_ptr.dtype.element_ty))
 
 
-def is_served(copy: ScreenCopy) -> bool:
-    """Whether the kernel screens a table in this export."""
-    features, padded = copy.values.shape
-    served = padded <= MOST_COLUMNS and features % UNIT == 0 and capability() == H100
-    return served and cuda_source.is_compiling()
+@triton.jit(do_not_specialize=["logits"])
+def rescore_table_kernel(
+    x_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    norms_ptr: tl.tensor,
+    largest_only_ptr: tl.tensor,
+    uppers_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    logits: tl.tensor,
+    CUDA: tl.constexpr,
+) -> None:
+    """Stand for the kernel of `rescore.cu`: its arguments, and stores to all that it writes."""
+    number = tl.inline_asm_elementwise(CUDA, "=r,r", [logits], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(out_ptr, number.to(out_ptr.dtype.element_ty))
+
+
+def is_served(weight: Tensor) -> bool:
+    """Whether the kernels serve a table [N, K] in this export."""
+    features, columns = weight.shape
+    whole = features % UNIT == 0 and columns % STEP == 0 and columns <= MOST_COLUMNS
+    return whole and capability() == H100 and cuda_source.is_compiling()
 
 
 def launch(
-    digits: Tensor,
+    x: Tensor,
+    weight: Tensor,
     copy: ScreenCopy,
+    digits: Tensor,
     norms: Tensor,
     largest_only: Tensor,
-    uppers: Tensor,
     out: Tensor,
     count: int,
 ) -> None:
-    """Launch the kernel, or nothing if `count` is 0. Arguments are those of `screen_kernel`:
-    `digits` int8 [2 ROWS, K'], `norms` float32 [4, ROWS], `out` [..., N], but `uppers` [N / 16,
-    ROWS]."""
-    features, padded = copy.values.shape
-    macros: Macros = {"PADDED": padded, "OUTPUTS": features, "SLOTS": slots(padded)}
-    wrap_triton(screen_table_kernel)[(count * multiprocessors(),)](
-        digits,
-        copy.values,
-        copy.scales,
-        copy.errors,
-        copy.norms,
-        norms,
-        largest_only,
-        uppers,
-        out,
-        out.numel(),  # and not rows: for 1 torch would make a kernel without that argument
-        CUDA=cuda_source.described(SOURCE, as_text(macros), THREADS, SHARED),
+    """Launch both kernels, or nothing if `count` is 0.
+
+    `x` [..., K], `weight` [N, K] and `out` [..., N] are those of the product; `digits` int8
+    [2 ROWS, K'] and `norms` float32 [4, ROWS] are what `digits_kernel` writes.
+    """
+    (features, columns), padded = weight.shape, copy.values.shape[1]
+    uppers = norms.new_empty((features // UNIT, ROWS))
+    # Not the rows: for one row torch would make a kernel without that argument.
+    more = norms, largest_only, uppers, out, out.numel()
+    grid = (count * multiprocessors(),)
+    macros: Macros = {"PADDED": padded, "OUTPUTS": features, "SLOTS": screen_slots(padded)}
+    wrap_triton(screen_table_kernel)[grid](
+        *(digits, copy.values, copy.scales, copy.errors, copy.norms, *more),
+        CUDA=described(SCREEN, as_text(macros), SCREEN_THREADS, SHARED),
+    )
+    macros = {"COLUMNS": columns, "OUTPUTS": features, "SLOTS": rescore_slots(columns)}
+    wrap_triton(rescore_table_kernel)[grid](
+        *(x, weight, *more), CUDA=described(RESCORE, as_text(macros), 32 * RESCORE_WARPS, SHARED)
     )
 
 
-def slots(padded: int) -> int:
-    """Return the slots of a ring of rows of so many columns."""
+def screen_slots(padded: int) -> int:
+    """Return the slots of a ring of rows of so many digits."""
     groups = padded // GROUP
     warps = -(-groups // -(-groups // 8))
     sums = 2 * warps * UNIT * 24 * 4
     return min((SHARED - sums - 16 * 16) // (PART * (padded + 16 + 2 * groups)), 16)
+
+
+def rescore_slots(columns: int) -> int:
+    """Return the slots of a warp's ring, beside rows of x of so many columns."""
+    rest = SHARED - ROWS * (2 * columns + 16) - 1024
+    return min(rest // (RESCORE_WARPS * UNIT * (2 * STEP + 16)), 8)

@@ -302,6 +302,7 @@ static unsigned __ballot_sync(unsigned, bool is) {
   return lanes;
 }
 #define __ffs __builtin_ffs
+#define __popc __builtin_popcount
 static uint4 load_matrices(uint32_t at) {
   unsigned lane = threadIdx.x % 32;
   uint32_t v[4];
