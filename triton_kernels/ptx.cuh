@@ -59,7 +59,8 @@ __device__ __forceinline__ unsigned lane_id() {
   asm("mov.u32 %0, %%laneid;" : "=r"(id));
   return id;
 }
-// Copy 16 or 4 bytes; they are there for this thread once its `await_copies` returns.
+// Copy 16 or 4 bytes; they are there for this thread once its `await_copies` returns, or once it awaits all but the last
+// LEFT groups that it committed.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -67,6 +68,11 @@ __device__ __forceinline__ void copy_async1(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
 
 // Barriers that count arrivals and bytes of copies. A wait is for a phase of this parity, from 0 on.
 __device__ __forceinline__ void init(uint32_t barrier, int arrivals) {

@@ -1,7 +1,7 @@
 // Computes the logits that may be the largest of their row, as rescore_kernel does, but fewer besides: 16 at a time.
 //
-// A block looks through its share of the upper bounds. Each of its warps computes one unit of 16 outputs after another: lanes
-// fill a ring of the warp's own by bulk copies, some columns of the unit's rows at a time. x lies in shared memory whole.
+// A block looks through its share of the upper bounds. Each of its warps computes one unit of 16 outputs after another, from a
+// ring of its own that it keeps filled, some columns of the unit's rows at a time. x lies in shared memory whole.
 //
 // A logit's bits are those of the dense product: tensor cores add 16 columns after 16 to one sum.
 //
@@ -22,8 +22,7 @@
 #define RINGS (ROWS * X_PITCH)                  // after x
 #define UNITS (RINGS + WARPS * SLOTS * SLOT)    // int32 [THREADS]: what there is to compute
 #define MASKS (UNITS + 4 * THREADS)             // int32 [WARPS]: threads whose units those are
-#define BARRIERS (MASKS + 4 * WARPS)
-static_assert(BARRIERS + 8 * (1 + WARPS * SLOTS) <= SHARED && SLOTS >= 2 && THREADS == LAUNCHED, "as screen.py has it");
+static_assert(MASKS + 4 * WARPS <= SHARED && SLOTS >= 2 && THREADS == LAUNCHED, "as screen.py has it");
 static_assert(COLUMNS % STEP == 0 && OUTPUTS % UNIT == 0, "whole pieces are copied");
 
 #define SATURATED 128.0f                        // as kernel.py has it
@@ -55,21 +54,24 @@ __device__ __forceinline__ int list_units(uint32_t base, bool found, int unit, i
   return count;
 }
 
-// A warp's ring of weights: the step that comes next, of all since the kernel began.
+// A warp's ring of weights, and the step that it is filled with next: a unit of those that are listed, and its first column.
 struct Ring {
   uint32_t base;
-  int warp, lane, step = 0;
-  __device__ uint32_t slot(int of_step) const { return base + RINGS + (warp * SLOTS + of_step % SLOTS) * SLOT; }
-  __device__ uint32_t full(int of_step) const { return base + BARRIERS + 8 * (1 + warp * SLOTS + of_step % SLOTS); }
-  __device__ int unit(int i) const { return __float_as_int(load1(base + UNITS + 4 * (warp + i * WARPS))); }
-  // Asks for step i of all units that the warp has.
-  __device__ void fetch(const bf16* weight, int i, uint64_t policy) const {
-    const int of_step = step + i;
-    if (lane == 0) expect(full(of_step), UNIT * 2 * STEP);
-    __syncwarp();
-    if (lane >= UNIT) return;
-    const bf16* row = weight + (size_t)(unit(i / STEPS) * UNIT + lane) * COLUMNS + i % STEPS * STEP;
-    bulk_copy(slot(of_step) + lane * PITCH, row, 2 * STEP, full(of_step), policy);
+  int warp, lane, left, unit = warp, column = 0, at = 0;
+  __device__ Ring(uint32_t base, int warp, int lane, int count)
+      : base(base), warp(warp), lane(lane), left((count - warp + WARPS - 1) / WARPS * STEPS) {}
+  __device__ int row(int unit) const { return __float_as_int(load1(base + UNITS + 4 * unit)) * UNIT; }
+  __device__ uint32_t slot(int at) const { return base + RINGS + (warp * SLOTS + at) * SLOT; }
+  // Asks for the next step, if there is one: a row's columns at a time.
+  __device__ void fetch(const bf16* weight) {
+    if (left-- > 0) {
+      const bf16* from = weight + (size_t)row(unit) * COLUMNS + column + 8 * lane;
+#pragma unroll
+      for (int i = 0; i < UNIT; i++) copy_async(slot(at) + i * PITCH + 16 * lane, from + i * COLUMNS);
+      at = at + 1 == SLOTS ? 0 : at + 1;
+      if ((column += STEP) == COLUMNS) column = 0, unit += WARPS;
+    }
+    commit_copies();
   }
 };
 
@@ -85,30 +87,28 @@ __device__ __forceinline__ void multiply_step(float (&acc)[4], uint32_t slot, ui
 }
 
 // Computes a warp's units of those that are listed.
-__device__ __forceinline__ void compute_units(Ring& ring, const bf16* weight, bf16* out, int count, int rows) {
-  const int lane = ring.lane, g = lane / 4, t = lane % 4, steps = (count - ring.warp + WARPS - 1) / WARPS * STEPS;
-  const uint64_t policy = read_once();
-  for (int i = 0; i < min(SLOTS, steps); i++) ring.fetch(weight, i, policy);
-  if (steps) wait(ring.base + BARRIERS, 0);  // for x
-  float acc[4] = {};
+__device__ __forceinline__ void compute_units(Ring ring, const bf16* weight, bf16* out, int count, int rows) {
+  const int g = ring.lane / 4, t = ring.lane % 4;
+  int at = 0;
+  for (int i = 0; i < SLOTS; i++) ring.fetch(weight);
 #pragma unroll 1
-  for (int i = 0; i < steps; i++) {
-    const int of_step = ring.step + i;
-    wait(ring.full(of_step), of_step / SLOTS % 2);
-    __syncwarp();
-    multiply_step(acc, ring.slot(of_step), ring.base + i % STEPS * 2 * STEP, lane);
-    fence_copies();
-    __syncwarp();
-    if (i + SLOTS < steps) ring.fetch(weight, i + SLOTS, policy);
-    if (i % STEPS < STEPS - 1) continue;
-    const int feature = ring.unit(i / STEPS) * UNIT + g;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      if (2 * t + j % 2 < rows) out[(size_t)(2 * t + j % 2) * OUTPUTS + feature + j / 2 * 8] = __float2bfloat16_rn(acc[j]);
-      acc[j] = 0;
+  for (int unit = ring.warp; unit < count; unit += WARPS) {
+    float acc[4] = {};
+#pragma unroll 1
+    for (int column = 0; column < COLUMNS; column += STEP) {
+      await_copies<SLOTS - 1>();
+      __syncwarp();
+      multiply_step(acc, ring.slot(at), ring.base + 2 * column, ring.lane);
+      __syncwarp();
+      ring.fetch(weight);
+      at = at + 1 == SLOTS ? 0 : at + 1;
     }
+    const int feature = ring.row(unit) + g;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+      if (2 * t + j % 2 < rows) out[(size_t)(2 * t + j % 2) * OUTPUTS + feature + j / 2 * 8] = __float2bfloat16_rn(acc[j]);
   }
-  ring.step += steps;
+  await_copies();
 }
 
 // Arguments are those of rescore_kernel, but `uppers` float32 [OUTPUTS / 16, ROWS] and the number of `logits`.
@@ -118,24 +118,21 @@ rescore_table_kernel(const bf16* x, const bf16* weight, const float* norms, cons
   const uint32_t base = shared_address(dynamic_shared());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, rows = logits / OUTPUTS, units = OUTPUTS / UNIT;
   const int first = (long long)units * blockIdx.x / gridDim.x, last = (long long)units * (blockIdx.x + 1) / gridDim.x;
-  if (thread == 0) {
-#pragma unroll
-    for (int i = 0; i < 1 + WARPS * SLOTS; i++) init(base + BARRIERS + 8 * i, 1);
-    publish_barriers();
-  }
   const bool all = *largest_only == 0;
-  bool has_x = false;  // x was asked for, which only blocks with something to compute do
-  Ring ring = {base, warp, lane};
+  bool has_x = false;
 #pragma unroll 1
   for (int start = first; start < last; start += THREADS) {
     const int unit = start + thread;
-    const int count = list_units(base, unit < last && (all || may_win(norms + 3 * ROWS, uppers + (size_t)unit * ROWS, rows)), unit, warp, lane);
-    if (count && !has_x) {
-      if (thread == 0) expect(base + BARRIERS, rows * 2 * COLUMNS);
-      if (warp == 0) __syncwarp();
-      if (thread < rows) bulk_copy(base + thread * X_PITCH, x + (size_t)thread * COLUMNS, 2 * COLUMNS, base + BARRIERS);
+    const bool found = unit < last && (all || may_win(norms + 3 * ROWS, uppers + (size_t)unit * ROWS, rows));
+    const int count = list_units(base, found, unit, warp, lane);
+    if (!count) continue;
+    if (!has_x) {
+      for (int i = thread; i < rows * (COLUMNS / 8); i += THREADS)
+        copy_async(base + i / (COLUMNS / 8) * X_PITCH + i % (COLUMNS / 8) * 16, x + 8 * i);
+      await_copies();
+      meet<THREADS>(1);
       has_x = true;
     }
-    compute_units(ring, weight, out, count, rows);
+    compute_units(Ring(base, warp, lane, count), weight, out, count, rows);
   }
 }

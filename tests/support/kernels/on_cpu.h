@@ -56,6 +56,7 @@ struct Fiber {
   ucontext_t start;
   jmp_buf here;
   std::vector<Copy> copies;
+  std::vector<std::vector<Copy>> groups;  // of copies that were committed
   std::vector<char> stack;
   Block* block;
   Index thread, index;
@@ -215,7 +216,14 @@ static void copy_async1(uint32_t to, const void* from) {
   end_some(running->copies, 2);
 }
 static void await_copies() {
-  while (!running->copies.empty()) end_some(running->copies, 2);
+  for (auto& group : running->groups) end_some(group, 1);
+  end_some(running->copies, 1);
+}
+static void commit_copies() { running->groups.push_back(std::exchange(running->copies, {})); }
+template <int LEFT>
+static void await_copies() {
+  auto& groups = running->groups;
+  for (size_t i = 0; i < groups.size(); i++) end_some(groups[i], i + LEFT < groups.size() ? 1 : 4);
 }
 template <int COUNT>
 static void meet(int barrier) {
