@@ -83,7 +83,8 @@ def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     matches = step.tokens[:, 1:] == choices[:, :-1]
     if len(choices) > 1:  # some of them may have fewer rows
         matches = matches & (step.positions[:, 1:] >= 0)
-    return rows, matches.cumprod(dim=1).sum(dim=1)
+    # The first mismatch, or the number of drafts: a minimum is fewer kernels than running products.
+    return rows, torch.where(matches, rows[:, -1:], rows[:, :-1]).amin(dim=1)
 
 
 def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
-from eagle_aot.runtime_runner.decode.step import Draft, rows_after
+from eagle_aot.runtime_runner.decode.step import Draft, chain_rows, rows_after
 from support.runner.toy import TAIL, tree_of
 
 
@@ -38,6 +38,12 @@ def test_chain_accepts_the_longest_common_prefix(pairs: list[tuple[int, int]], b
     count = int(accepted(drafts, greedy).count)
     assert drafts[:count] == greedy[:count]
     assert count == len(drafts) or drafts[count] != greedy[count]
+
+
+def test_a_text_with_fewer_rows_than_others_accepts_no_others() -> None:
+    tokens, used = torch.tensor([[99, 31, 32, 33]] * 3), torch.tensor([4, 2, 1])
+    step = chain_rows(tokens, torch.tensor([5, 0, 7]), torch.arange(3), TAIL, used)
+    assert accept(step, torch.tensor([[31, 32, 33, 6]] * 3)).count.tolist() == [3, 1, 0]
 
 
 @given(st.data())
