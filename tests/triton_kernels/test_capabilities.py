@@ -186,6 +186,10 @@ def topk_of_logits(kernel: ModuleType) -> None:
     kernel.launch(LOGITS(), 16)
 
 
+def greedy_choice(kernel: ModuleType) -> None:
+    kernel.launch_argmax(LOGITS(dtype=torch.bfloat16))
+
+
 def ngram_lookup(kernel: ModuleType) -> None:
     integers = empty(8, dtype=torch.int64)
     kernel.launch(empty(8, 32_788, dtype=torch.int64), integers, integers, 4, 3)
@@ -216,9 +220,10 @@ KERNELS: dict[Launch, str] = {
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",
     topk_of_logits: "topk_logprobs.kernel",
+    greedy_choice: "gumbel_argmax.kernel",
     ngram_lookup: "ngram_lookup",
 }
-OF_TOKENS = penalties_of_logits, thresholds_of_logits, topk_of_logits, ngram_lookup
+OF_TOKENS = penalties_of_logits, thresholds_of_logits, topk_of_logits, greedy_choice, ngram_lookup
 NARROWEST: dict[Launch, str] = {
     largest_int4_few_rows: "int4_gemm.small_m",
     wide_rows_attention: "sdpa_splitk.kernel",

@@ -105,9 +105,9 @@ def test_the_h100_kernel_fuses_no_product_into_a_sum() -> None:
     from eagle_aot.triton_kernels.gumbel_argmax import kernel
 
     constants = {**kernel.NOISE, "VOCAB": 262_144, "BLOCKS": 64, "BLOCK": kernel.BLOCK}
-    constants |= {"HAS_IDS": True, "CHOOSES": True}
+    constants |= {"HAS_IDS": True, "PERTURBS": True, "CHOOSES": True}
     kinds = dict.fromkeys(("logits_ptr", "scale_ptr", "table_ptr", "out_ptr"), "*fp32")
-    kinds |= {"keys_ptr": "*i32", "ids_ptr": "*i32", "winners_ptr": "*i64"}
+    kinds |= {"keys_ptr": "*i32", "ids_ptr": "*i32", "winners_ptr": "*i32"}
     ptx = ptx_for_h100(kernel.gumbel_kernel, kinds, constants, kernel.OPTIONS)
     assert "mul.rn.f32" in ptx and "add.rn.f32" in ptx, "without .rn an assembler may fuse them"
     assert not any(fused in ptx for fused in ("fma.", "mad.rn.f32", "mul.f32", "add.f32"))

@@ -1,4 +1,4 @@
-"""Gumbel noise and argmax on a GPU; each logit is read once.
+"""Gumbel noise and argmax, or argmax alone, on a GPU; each logit is read once.
 
 Importing this module needs triton. Products are not fused into sums, so that the bits are those of
 the eager reference.
@@ -75,6 +75,7 @@ def gumbel_kernel(
     BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_IDS: tl.constexpr,
+    PERTURBS: tl.constexpr,
     CHOOSES: tl.constexpr,
     SHIFT_0: tl.constexpr,
     SHIFT_1: tl.constexpr,
@@ -86,25 +87,49 @@ def gumbel_kernel(
     FIRST_ENTRY: tl.constexpr,
     ENTRIES: tl.constexpr,
 ) -> None:
-    """Perturb one block of one row; with CHOOSES store only its maximum and that one's column."""
+    """Perturb one block of one row; with CHOOSES store only its maximum and that one's column.
+
+    Without PERTURBS there is no noise.
+    """
     row, block = tl.program_id(0), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < VOCAB
     at = row.to(tl.int64) * VOCAB + column
-    logits = tl.load(logits_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    noisy = perturb(
-        logits, column, inside, row, scale_ptr, keys_ptr, ids_ptr, table_ptr, HAS_IDS,
-        SHIFT_0, SHIFT_1, SHIFT_2, FACTOR_0, FACTOR_1, FACTOR_2, REST, FIRST_ENTRY, ENTRIES,
-    )  # fmt: skip
+    noisy = tl.load(logits_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if PERTURBS:
+        noisy = perturb(
+            noisy, column, inside, row, scale_ptr, keys_ptr, ids_ptr, table_ptr, HAS_IDS,
+            SHIFT_0, SHIFT_1, SHIFT_2, FACTOR_0, FACTOR_1, FACTOR_2, REST, FIRST_ENTRY, ENTRIES,
+        )  # fmt: skip
     if CHOOSES:
         noisy = tl.where(inside, noisy, float("-inf"))
         largest, index = tl.max(
             noisy, axis=0, return_indices=True, return_indices_tie_break_left=True
         )
         tl.store(out_ptr + row * BLOCKS + block, largest)
-        tl.store(winners_ptr + row * BLOCKS + block, (block * BLOCK + index).to(tl.int64))
+        tl.store(winners_ptr + row * BLOCKS + block, block * BLOCK + index)
     else:
         tl.store(out_ptr + at, noisy, mask=inside)
+
+
+@triton.jit
+def winner_kernel(
+    largest_ptr: tl.tensor,
+    winners_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    VOCAB: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
+    """Store the column of the largest of a row's BLOCKS of at most WIDTH, the first of equals."""
+    row, block = tl.program_id(0), tl.arange(0, WIDTH)
+    inside = block < BLOCKS
+    at = row * BLOCKS + block
+    largest = tl.load(largest_ptr + at, mask=inside, other=float("-inf"))
+    winners = tl.load(winners_ptr + at, mask=inside, other=VOCAB)
+    first = tl.min(tl.where(largest == tl.max(largest, axis=0), winners, VOCAB), axis=0)
+    # Where all is NaN, which equals nothing, the column must still be one of the vocabulary.
+    tl.store(out_ptr + row, tl.minimum(first, VOCAB - 1))
 
 
 def launch_perturbed(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
@@ -114,19 +139,33 @@ def launch_perturbed(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | 
     return out
 
 
-def launch_argmax(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
-    """Launch the kernel; arguments and result are those of `gumbel_argmax`, int64 [R]."""
-    blocks = triton.cdiv(logits.shape[1], BLOCK)
-    largest = torch.empty(len(logits), blocks, dtype=torch.float32, device=logits.device)
-    winners = torch.empty(len(logits), blocks, dtype=torch.int64, device=logits.device)
+def launch_argmax(
+    logits: Tensor,
+    scale: Tensor | None = None,
+    keys: Tensor | None = None,
+    ids: Tensor | None = None,
+) -> Tensor:
+    """Launch both kernels; arguments and result are those of `gumbel_argmax`, int64 [R].
+
+    Without `scale` and `keys` there is no noise.
+    """
+    rows, vocab = logits.shape
+    blocks = triton.cdiv(vocab, BLOCK)
+    largest = torch.empty(rows, blocks, dtype=torch.float32, device=logits.device)
+    winners = torch.empty(rows, blocks, dtype=torch.int32, device=logits.device)
+    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     _launch(logits, scale, keys, ids, largest, winners)
-    return winners.gather(1, largest.argmax(dim=1, keepdim=True)).squeeze(1)
+    width = triton.next_power_of_2(blocks)
+    winner_kernel[(rows,)](
+        largest, winners, out, VOCAB=vocab, BLOCKS=blocks, WIDTH=width, num_warps=1
+    )
+    return out
 
 
 def _launch(
     logits: Tensor,
-    scale: Tensor,
-    keys: Tensor,
+    scale: Tensor | None,
+    keys: Tensor | None,
     ids: Tensor | None,
     out: Tensor,
     winners: Tensor | None,
@@ -135,16 +174,17 @@ def _launch(
     blocks = triton.cdiv(vocab, BLOCK)
     gumbel_kernel[(rows, blocks)](
         logits.contiguous(),
-        scale.contiguous(),
-        keys.contiguous(),
-        keys if ids is None else ids,
-        gumbel_table(logits.device),
+        out if scale is None else scale.contiguous(),
+        out if keys is None else keys.contiguous(),
+        out if ids is None else ids,
+        out if scale is None else gumbel_table(logits.device),
         out,
         out if winners is None else winners,
         VOCAB=vocab,
         BLOCKS=blocks,
         BLOCK=BLOCK,
         HAS_IDS=ids is not None,
+        PERTURBS=scale is not None,
         CHOOSES=winners is not None,
         **NOISE,
         **OPTIONS,

@@ -1,5 +1,6 @@
-"""Logits, scales and keys for tests of Gumbel noise."""
+"""Logits, scales and keys for tests of Gumbel noise, and logits for those of argmax alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,3 +45,17 @@ CASES = [
     Case(2, 10_007, mapped=True),
     Case(4, 5000, levels=2),
 ]
+
+
+def check_argmax(argmax: Callable[[Tensor], Tensor], vocab: int, device: str = "cpu") -> None:
+    """Check columns [R] of logits [R, vocab]: a row is minus infinity, the others have equals."""
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(6, vocab, generator=generator).clamp(max=3.0)
+    for row, equals in enumerate((1, 2, 3, 20)):
+        logits[row, torch.randint(vocab, (equals,), generator=generator)] = 4.0
+    logits[4, vocab // 2 :] = 5.0
+    logits[5] = -torch.inf
+    for dtype in (torch.bfloat16, torch.float32):
+        values = logits.to(dtype)
+        expected = [row.index(max(row)) for row in values.tolist()]
+        assert argmax(values.to(device)).tolist() == expected
