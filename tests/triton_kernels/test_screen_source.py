@@ -34,18 +34,18 @@ ROWS = 8
 
 
 def digits_of(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `digits_kernel` writes for x [rows, K]: digits int8 [16, K], norms [4, 8]."""
+    """Return what `digits_kernel` writes for x [rows, K]: digits int8 [16, K], norms [5, 8]."""
     rows, columns = x.shape
     scale = x.abs().amax(1, keepdim=True) / 127
     high = (x / scale + 0.5).floor()
     low = ((x - high * scale) / scale * 254 + 0.5).floor()
     digits = torch.randint(-127, 128, (2 * ROWS, columns), dtype=torch.int8)  # of unused rows
-    norms = torch.full((4, ROWS), torch.nan)
+    norms = torch.full((5, ROWS), torch.nan)
     digits[:rows], digits[ROWS : ROWS + rows] = high, low
     lacking = x - high * scale - low * scale / 254
     for at, norm in enumerate((scale[:, 0], x.norm(dim=1), lacking.norm(dim=1))):
         norms[at, :rows] = norm
-    norms[3] = -torch.inf
+    norms[3], norms[4] = -torch.inf, 0
     return digits, norms
 
 
@@ -71,8 +71,7 @@ needs_compilers = pytest.mark.skipif(
 def test_bounds_and_logits_are_those_of_the_copy(
     features: int, columns: int, slots: int, tmp_path: Path
 ) -> None:
-    """With programs of different shares, with more programs than there are rows to share, and with
-    units at a ring's end and again at its start."""
+    """With more programs than units, and with units at a ring's end and again at its start."""
     from eagle_aot.triton_kernels.screened_table.screen import screen_slots
 
     weight, copy = table(features, columns)
@@ -110,14 +109,15 @@ def test_bounds_and_logits_are_those_of_the_copy(
 def test_logits_that_may_be_largest_are_those_of_the_product(
     features: int, columns: int, slots: int, tmp_path: Path
 ) -> None:
-    """With more units than a ring has slots, more than threads look through at once, and none."""
+    """With more units than a ring has slots, more than threads look through at once, and none; and
+    where all logits may be read, which others then compute."""
     weight, _ = table(features, columns)
     sizes: Macros = {"COLUMNS": columns, "OUTPUTS": features, "SLOTS": slots}
     library = compiled(RESCORE, sizes, tmp_path)
     library.rescore.restype = c_bool
-    for rows, blocks, share, only in ((1, 3, 0.1, 1), (5, 1, 0.3, 1), (8, 2, 0, 0), (8, 2, 0, 1)):
+    for rows, blocks, share, only in ((1, 3, 0.1, 1), (5, 1, 0.3, 1), (8, 2, 0, 1), (8, 2, 1, 0)):
         x = rows_near(weight, rows, 0.5)[0]
-        norms, uppers = torch.full((4, ROWS), torch.nan), torch.full((features // 16, ROWS), 200.0)
+        norms, uppers = torch.full((5, ROWS), torch.nan), torch.full((features // 16, ROWS), 200.0)
         norms[3, :rows] = torch.linspace(-1, 1, rows)
         uppers[:, :rows] = norms[3, :rows] - 0.01
         found = torch.rand(features // 16, rows) < share / rows
@@ -126,7 +126,7 @@ def test_logits_that_may_be_largest_are_those_of_the_product(
         tensors = x, weight, norms, torch.tensor([only]), uppers
         inputs = (c_void_p * 5)(*(each.data_ptr() for each in tensors))
         assert library.rescore(inputs, c_void_p(out.data_ptr()), rows * features, blocks, rows)
-        written = found.any(1).repeat_interleave(16) | (only == 0)
+        written = found.any(1).repeat_interleave(16) & (only == 1)
         assert torch.equal(~out.isnan(), written.expand(rows, -1))
         exact = (x.double() @ weight.double().T).bfloat16()
         torch.testing.assert_close(out[:, written], exact[:, written], rtol=2**-7, atol=1e-3)

@@ -49,8 +49,9 @@ def digits_kernel(
 ) -> None:
     """Write a row of x [rows, K] as digits int8 [2 ROWS, PADDED], the first ones first.
 
-    The columns of norms float32 [4, ROWS] are the digits' scale, the norms of x and of what the
-    digits lack of it, and minus infinity: the start of the largest lower bound.
+    The rows of norms float32 [5, ROWS] are the digits' scale, the norms of x and of what the digits
+    lack of it, and minus infinity: the start of the largest lower bound. The last ones are 0: where
+    counting begins in kernels whose programs claim their work.
     """
     row = tl.program_id(0)
     column = tl.arange(0, WIDTH)
@@ -65,6 +66,7 @@ def digits_kernel(
     tl.store(norms_ptr + ROWS + row, tl.sqrt(tl.sum(x * x, 0)))
     tl.store(norms_ptr + 2 * ROWS + row, tl.sqrt(tl.sum(lacking * lacking, 0)))
     tl.store(norms_ptr + 3 * ROWS + row, float("-inf"))
+    tl.store(norms_ptr + 4 * ROWS + tl.arange(0, ROWS), 0.0, mask=row == 0)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -152,6 +154,26 @@ def rescore_kernel(
                N, K, ROWS, FEATURES, COLUMNS, STAGES)  # fmt: skip
 
 
+@triton.jit(do_not_specialize=["rows"])
+def whole_kernel(
+    x_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    largest_only_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """Compute a tile of out [rows, N] if all logits may be read."""
+    if tl.load(largest_only_ptr) == 0:
+        dense_tile(x_ptr, weight_ptr, out_ptr, tl.program_id(0), rows, 0, K,
+                   N, K, ROWS, FEATURES, COLUMNS, STAGES)  # fmt: skip
+
+
 def launch(x: Tensor, weight: Tensor, copy: ScreenCopy, largest_only: Tensor) -> Tensor:
     """Launch the kernels; arguments and result are those of `op.screened_logits`, [..., N].
 
@@ -178,12 +200,13 @@ def _launch_screened(
 ) -> None:
     """Launch the three kernels for at most `tile.rows` rows, or nothing if `count` is 0.
 
-    Within `compiled_from_cuda` the second and third are of CUDA C++ where they can be.
+    Within `compiled_from_cuda` the second and third are of CUDA C++ where they can be; another one
+    computes all logits where these may be read, faster than the third would.
     """
     (features, columns), padded = weight.shape, copy.values.shape[1]
     rows, tiles = math.prod(x.shape[:-1]), triton.cdiv(features, tile.features)
     digits = x.new_empty((2 * tile.rows, padded), dtype=torch.int8)
-    norms = x.new_empty((4, tile.rows), dtype=torch.float32)
+    norms = x.new_empty((5, tile.rows), dtype=torch.float32)
     wrap_triton(digits_kernel)[(count * rows,)](
         *(x, digits, norms),
         K=columns,
@@ -192,11 +215,15 @@ def _launch_screened(
         ROWS=tile.rows,
         num_warps=2 * WARPS,
     )
+    sizes = {"N": features, "ROWS": tile.rows, "FEATURES": tile.features, "num_warps": WARPS}
+    dense = {"K": columns, "COLUMNS": tile.columns, "STAGES": tile.stages}
     if screen.is_served(weight):
         screen.launch(x, weight, copy, digits, norms, largest_only, out, count)
+        wrap_triton(whole_kernel)[(count * tiles,)](
+            *(x, weight, largest_only, out, rows), **sizes, **dense
+        )
         return
     uppers = x.new_empty((tiles, tile.rows), dtype=torch.float32)
-    sizes = {"N": features, "ROWS": tile.rows, "FEATURES": tile.features, "num_warps": WARPS}
     wrap_triton(screen_kernel)[(count * tiles,)](
         *(digits, copy.values, copy.scales, copy.errors, copy.norms),
         *(norms, largest_only, uppers, out, rows),
@@ -206,9 +233,5 @@ def _launch_screened(
         STAGES=STAGES,
     )
     wrap_triton(rescore_kernel)[(count * tiles,)](
-        *(x, weight, norms, largest_only, uppers, out, rows),
-        **sizes,
-        K=columns,
-        COLUMNS=tile.columns,
-        STAGES=tile.stages,
+        *(x, weight, norms, largest_only, uppers, out, rows), **sizes, **dense
     )

@@ -111,19 +111,20 @@ __device__ __forceinline__ void compute_units(Ring ring, const bf16* weight, bf1
   await_copies();
 }
 
-// Arguments are those of rescore_kernel, but `uppers` float32 [OUTPUTS / 16, ROWS] and the number of `logits`.
+// Arguments are those of rescore_kernel, but `uppers` float32 [OUTPUTS / 16, ROWS] and the number of `logits`. Where all logits
+// may be read, it leaves them to the dense product.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 rescore_table_kernel(const bf16* x, const bf16* weight, const float* norms, const long long* largest_only, const float* uppers, bf16* out,
                      int logits) {
+  if (*largest_only == 0) return;
   const uint32_t base = shared_address(dynamic_shared());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, rows = logits / OUTPUTS, units = OUTPUTS / UNIT;
   const int first = (long long)units * blockIdx.x / gridDim.x, last = (long long)units * (blockIdx.x + 1) / gridDim.x;
-  const bool all = *largest_only == 0;
   bool has_x = false;
 #pragma unroll 1
   for (int start = first; start < last; start += THREADS) {
     const int unit = start + thread;
-    const bool found = unit < last && (all || may_win(norms + 3 * ROWS, uppers + (size_t)unit * ROWS, rows));
+    const bool found = unit < last && may_win(norms + 3 * ROWS, uppers + (size_t)unit * ROWS, rows);
     const int count = list_units(base, found, unit, warp, lane);
     if (!count) continue;
     if (!has_x) {

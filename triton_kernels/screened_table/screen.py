@@ -82,10 +82,10 @@ def launch(
     out: Tensor,
     count: int,
 ) -> None:
-    """Launch both kernels, or nothing if `count` is 0.
+    """Launch both kernels, or nothing if `count` is 0. They do nothing if all logits may be read.
 
     `x` [..., K], `weight` [N, K] and `out` [..., N] are those of the product; `digits` int8
-    [2 ROWS, K'] and `norms` float32 [4, ROWS] are what `digits_kernel` writes.
+    [2 ROWS, K'] and `norms` float32 [5, ROWS] are what `digits_kernel` writes.
     """
     (features, columns), padded = weight.shape, copy.values.shape[1]
     uppers = norms.new_empty((features // UNIT, ROWS))
@@ -107,8 +107,8 @@ def screen_slots(padded: int) -> int:
     """Return the slots of a ring of rows of so many digits."""
     groups = padded // GROUP
     warps = -(-groups // -(-groups // 8))
-    sums = 2 * warps * UNIT * 24 * 4
-    return min((SHARED - sums - 16 * 16) // (PART * (padded + 16 + 2 * groups)), 16)
+    sums = 2 * (warps * UNIT * 24 * 4 + 16)
+    return min((SHARED - sums - 16 * 32) // (PART * (padded + 16 + 2 * groups)), 16)
 
 
 def rescore_slots(columns: int) -> int:

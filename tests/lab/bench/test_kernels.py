@@ -36,6 +36,8 @@ from eagle_aot.lab.bench.results import Floor
     ("screen_table_kernel", DENSE),
     ("sdpa_wide_kernel", ATTENTION),
     ("rescore_kernel", DENSE),
+    ("rescore_table_kernel", DENSE),
+    ("whole_kernel", DENSE),
     ("_sdpa_reduce_splits", ATTENTION),
     ("triton_tem_fused_bmm_transpose_4", ATTENTION),
     ("triton_red_fused__softmax__to_copy_add_view_7", ATTENTION),
