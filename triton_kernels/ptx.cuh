@@ -250,6 +250,14 @@ __device__ __forceinline__ void raise(float* at, float v) {
     atomicMin((unsigned*)at, __float_as_uint(v));
 }
 
+// Returns a number from 0 on that no other thread gets. Of additions the compiler makes one for a warp's lanes, and waits for it
+// at once.
+__device__ __forceinline__ int claim(int* counter) {
+  int number;
+  asm volatile("atom.global.inc.u32 %0, [%1], 0x7FFFFFFF;" : "=r"(number) : "l"(counter) : "memory");
+  return number;
+}
+
 // As Triton divides, and takes powers of 2 and inverse roots.
 __device__ __forceinline__ float divided(float a, float b) {
   float v;

@@ -65,8 +65,8 @@ class Between:
 
 
 def join_layers(program: ExportedProgram, multiprocessors: int) -> None:
-    """Replace the products and norms between attentions by one operator each, in place, wherever
-    its kernel serves them and nothing else reads what it computes on the way."""
+    """Replace the products and norms between attentions, and after the last, by one operator each,
+    in place, wherever its kernel serves them and nothing else reads what it computes on the way."""
     norms = program.graph.find_nodes(op="call_function", target=NORM)
     served = [[b for b in _ending_with(n) if _is_served(b, multiprocessors)] for n in norms]
     found = [candidates[0] for candidates in served if candidates]
@@ -115,8 +115,8 @@ def _full_of_empty(graph: Graph, between: Between, size: int) -> Node:
 
 
 def _ending_with(down_norm: Node) -> list[Between]:
-    """Return the nodes that end with a norm, first with a product that reads it; none if they are
-    others."""
+    """Return what may be joined and ends with a norm, the most first: with a product that reads the
+    norm, and without one. Empty if other nodes lead to it."""
     down = _input(down_norm, 0, PRODUCT)
     gate = _input(_input(down, 0, FLATTEN), 0, PRODUCT)
     out_norm = _norm_before(gate)

@@ -151,7 +151,7 @@ def launched(features: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> li
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize(
-    ("features", "columns"), [(262_144, 5376), (151_936, 4096), (128_256, 8192), (49_152, 512)]
+    ("features", "columns"), [(262_144, 5376), (151_936, 4096), (128_256, 8192), (49_152, 2048)]
 )
 def test_the_sources_are_compiled_in_place_of_triton_kernels(
     features: int, columns: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -165,5 +165,5 @@ def test_the_sources_are_compiled_in_place_of_triton_kernels(
 
 
 def test_other_tables_are_screened_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    for features, columns in ((49_153, 512), (1024, 8448), (1024, 576)):
+    for features, columns in ((49_153, 2048), (1024, 8448), (1024, 2176), (1024, 1024)):
         assert not launched(features, columns, monkeypatch)

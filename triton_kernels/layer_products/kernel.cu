@@ -1,9 +1,9 @@
-// The products and norms between two attentions of a decoder, for at most eight rows, as one kernel.
+// The products and norms after an attention of a decoder, up to the next, for at most eight rows, as one kernel.
 //
 // o product, residual sum and norm, gate and up, activation, down, residual sum and norm, and the next layer's
-// q/k/v product, which the last layer does not have. Every multiprocessor runs one block. Its two sets of eight warps multiply; beside them a warp of
-// each set keeps a ring of weights filled, whatever the products wait for, so memory is read while programs wait
-// for each other. Its other lanes empty memory: see below.
+// q/k/v product, which the last layer does not have. Every multiprocessor runs one block. Its two sets of eight
+// warps multiply; beside them a warp of each set keeps a ring of weights filled, whatever the products wait for,
+// so memory is read while programs wait for each other. Its other lanes empty memory: see below.
 //
 // Programs give each other results through memory that holds EMPTY at first: they look until a result is there. That
 // needs no fence and no counter. No result is EMPTY, which is a NaN: on these GPUs arithmetic returns 0x7FFFFFFF, and

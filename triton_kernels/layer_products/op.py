@@ -1,9 +1,9 @@
 """`eagle_aot::layer_products`, what lies between the attentions of two decoder layers.
 
-It is one node of a graph, in place of four `int4_small_m` and two `residual_norm`, whose bits it
-keeps. Lowered for a GPU it becomes the kernel of `kernel.cu` for at most eight rows, and the
-kernels of those operators for more; on a CPU it runs them. Neither importing this module nor
-tracing needs triton.
+It is one node of a graph, in place of four `int4_small_m`, or three after the last attention, and
+two `residual_norm`, whose bits it keeps. Lowered for a GPU it becomes the kernel of `kernel.cu`
+for at most eight rows, and the kernels of those operators for more; on a CPU it runs them. Neither
+importing this module nor tracing needs triton.
 """
 
 from collections.abc import Callable
@@ -108,9 +108,9 @@ def layer_products(
     what the next `layer_products` exchanges.
 
     `attended` [1, R, K] is multiplied by the first of four packed weights, whose order is output
-    product, gate and up, down, and the next projections. The last layer has no fourth, and parts
-    [1, 1, R, 128] without a meaning; `codes`, `scales` and `splits` are those
-    of `int4_small_m`. Around the second and third, the residual sums and norms are those of
+    product, gate and up, down, and the next projections. The last layer has three, and its parts
+    [1, 1, R, 128] have no meaning. `codes`, `scales` and `splits` are those of `int4_small_m`.
+    Around the second and third, the residual sums and norms are those of
     `residual_norm`, the first with `post_weights[0]` and `next_weights[0]` [H], the second with the
     others and `scale` [1]. `post_weights` is empty without them. `eps` are post, next, post, next.
     Parts are [S, 1, R, N], stream [1, R, H] and its norm too. The kernel fills `multiprocessors`

@@ -1,6 +1,6 @@
 """Logits of an output table; few of its tiles are computed, those that may hold a largest one.
 
-Three kernels. The first writes x as two digits of INT8 each, and the norms of x and of what they
+The first of three kernels writes x as two digits of INT8 each, and the norms of x and of what they
 lack of it. The second multiplies the digits by the INT8 copy of the table. By Cauchy-Schwarz the
 norms bound each logit's error, and a row's largest lower bound is what its largest logit reaches.
 The third computes the tiles whose upper bounds reach that, as `dense_small_m_kernel` does.
@@ -50,8 +50,8 @@ def digits_kernel(
     """Write a row of x [rows, K] as digits int8 [2 ROWS, PADDED], the first ones first.
 
     The rows of norms float32 [5, ROWS] are the digits' scale, the norms of x and of what the digits
-    lack of it, and minus infinity: the start of the largest lower bound. The last ones are 0: where
-    counting begins in kernels whose programs claim their work.
+    lack of it, and minus infinity: the start of the largest lower bound. The last row is 0, where
+    counting begins in a kernel whose programs claim their work.
     """
     row = tl.program_id(0)
     column = tl.arange(0, WIDTH)

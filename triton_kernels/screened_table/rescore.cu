@@ -5,8 +5,8 @@
 //
 // A logit's bits are those of the dense product: tensor cores add 16 columns after 16 to one sum.
 //
-// Sizes are macros, which `screen.py` defines: OUTPUTS and COLUMNS of the table, SLOTS of a ring, and the bytes SHARED and LAUNCHED
-// threads.
+// Sizes are macros, which `screen.py` defines: OUTPUTS and COLUMNS of the table, SLOTS of a ring, SHARED bytes of shared memory,
+// and LAUNCHED threads.
 #include "../ptx.cuh"
 #include "../lanes.cuh"
 
@@ -20,8 +20,8 @@
 #define PITCH (2 * STEP + 16)
 #define SLOT (UNIT * PITCH)
 #define RINGS (ROWS * X_PITCH)                  // after x
-#define UNITS (RINGS + WARPS * SLOTS * SLOT)    // int32 [THREADS]: what there is to compute
-#define MASKS (UNITS + 4 * THREADS)             // int32 [WARPS]: threads whose units those are
+#define LIST (RINGS + WARPS * SLOTS * SLOT)     // int32 [THREADS]: the units to compute
+#define MASKS (LIST + 4 * THREADS)              // int32 [WARPS]: threads whose units those are
 static_assert(MASKS + 4 * WARPS <= SHARED && SLOTS >= 2 && THREADS == LAUNCHED, "as screen.py has it");
 static_assert(COLUMNS % STEP == 0 && OUTPUTS % UNIT == 0, "whole pieces are copied");
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ int list_units(uint32_t base, bool found, int unit, i
     const int of_warp = __popc(__float_as_uint(load1(base + MASKS + 4 * i)));
     count += of_warp, place += i < warp ? of_warp : 0;
   }
-  if (found) store1(base + UNITS + 4 * place, unit);
+  if (found) store1(base + LIST + 4 * place, unit);
   meet<THREADS>(1);
   return count;
 }
@@ -60,7 +60,7 @@ struct Ring {
   int warp, lane, left, unit = warp, column = 0, at = 0;
   __device__ Ring(uint32_t base, int warp, int lane, int count)
       : base(base), warp(warp), lane(lane), left((count - warp + WARPS - 1) / WARPS * STEPS) {}
-  __device__ int row(int unit) const { return __float_as_int(load1(base + UNITS + 4 * unit)) * UNIT; }
+  __device__ int row(int unit) const { return __float_as_int(load1(base + LIST + 4 * unit)) * UNIT; }
   __device__ uint32_t slot(int at) const { return base + RINGS + (warp * SLOTS + at) * SLOT; }
   // Asks for the next step, if there is one: a row's columns at a time.
   __device__ void fetch(const bf16* weight) {

@@ -1,11 +1,11 @@
-// Screens an output table, as screen_kernel does, as fast as memory gives the table.
+// Screens an output table, as screen_kernel does, but with an upper bound for each 16 outputs, and faster.
 //
 // A block claims units of 16 rows of the table one after another. One warp fills a ring, eight rows at a time, by bulk copies of
 // whole rows. Up to eight warps multiply some columns each, by digits of x that they keep in registers. Another one adds up
 // what they have and bounds logits.
 //
-// Sizes are macros, which `screen.py` defines: OUTPUTS and the columns PADDED, SLOTS of the ring, and the bytes SHARED and LAUNCHED
-// threads.
+// Sizes are macros, which `screen.py` defines: OUTPUTS and the columns PADDED, SLOTS of the ring, SHARED bytes of shared memory,
+// and LAUNCHED threads.
 #include "../ptx.cuh"
 #include "../lanes.cuh"
 
@@ -15,8 +15,8 @@
 #define ROWS 8                                     // of x
 #define GROUP 128
 #define GROUPS (PADDED / GROUP)
-#define OF_WARP ((GROUPS + 7) / 8)                 // groups of a warp that multiplies
-#define WARPS ((GROUPS + OF_WARP - 1) / OF_WARP)
+#define GROUPS_OF_WARP ((GROUPS + 7) / 8)          // of a warp that multiplies
+#define WARPS ((GROUPS + GROUPS_OF_WARP - 1) / GROUPS_OF_WARP)
 #define FETCHING 8                                 // a warp behind those that multiply, and those that do nothing
 #define FINISHING 9
 #define THREADS 320
@@ -49,14 +49,14 @@ struct Slot {
 // Barrier 1 is of all warps, once the ring's barriers are made. Barriers 2 and 3 are for sums that were read, 4 and 5 for sums
 // that were written, of every other unit.
 
-// Claims units until there are none, and says so by a number that is none. A claim is made while the one before is copied.
+// Claims units until none are left, which a number beyond them says. The next is claimed while a unit is asked for.
 __device__ __forceinline__ void fetch(const int8_t* values, const bf16* scales, int* counter, Slot slot, int lane) {
   const uint64_t policy = read_once();
-  int claim = lane == 0 ? atomicAdd(counter, 1) : 0, unit;
+  int next = lane == 0 ? claim(counter) : 0, unit;
   do {
-    unit = __shfl_sync(~0u, claim, 0);
+    unit = __shfl_sync(~0u, next, 0);
     const bool is_unit = unit < UNITS;
-    if (lane == 0 && is_unit) claim = atomicAdd(counter, 1);
+    if (lane == 0 && is_unit) next = claim(counter);
 #pragma unroll
     for (int part = 0; part < UNIT / PART; part++, slot = slot.next()) {
       const size_t row = (size_t)unit * UNIT + part * PART;
@@ -75,10 +75,10 @@ __device__ __forceinline__ void fetch(const int8_t* values, const bf16* scales, 
 
 // Sums of a warp's columns: of 16 rows of the table by the digits of eight rows of x, the first digits first.
 __device__ __forceinline__ void multiply_columns(const int8_t* digits, Slot slot, int warp, int lane) {
-  const int g = lane / 4, t = lane % 4, from = warp * OF_WARP, groups = min(OF_WARP, GROUPS - from);
-  uint32_t b[OF_WARP][4][2][2];
+  const int g = lane / 4, t = lane % 4, from = warp * GROUPS_OF_WARP, groups = min(GROUPS_OF_WARP, GROUPS - from);
+  uint32_t b[GROUPS_OF_WARP][4][2][2];
 #pragma unroll
-  for (int i = 0; i < OF_WARP * 16; i++) {
+  for (int i = 0; i < GROUPS_OF_WARP * 16; i++) {
     const int group = i / 16, k = i / 4 % 4, n = i / 2 % 2, half = i % 2;
     const int8_t* at = digits + (size_t)(ROWS * n + g) * PADDED + (from + group) * GROUP + 32 * k + 16 * half + 4 * t;
     b[group][k][n][half] = group < groups ? *(const uint32_t*)at : 0;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply_columns(const int8_t* digits, Slot slot
     const uint32_t unit = __float_as_uint(load1(slot.unit()));
     float acc[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < OF_WARP; i++) {
+    for (int i = 0; i < GROUPS_OF_WARP; i++) {
       if (i >= groups || unit >= UNITS) break;
       int part[2][4] = {};
 #pragma unroll
@@ -115,6 +115,7 @@ __device__ __forceinline__ void multiply_columns(const int8_t* digits, Slot slot
     meet<32 * (WARPS + 1)>(2 + half);
     const uint32_t own = slot.base + SUMS + half * SUM_BYTES, sums = own + (warp * UNIT + g) * SUM_PITCH * 4 + 8 * t;
     if (warp == 0 && lane == 0) store1(own + SUM_UNIT, unit);
+    __syncwarp();
 #pragma unroll
     for (int j = 0; j < 4; j++) store2(sums + j % 2 * 8 * SUM_PITCH * 4 + j / 2 * 32, acc[j / 2][j % 2 * 2], acc[j / 2][j % 2 * 2 + 1]);
     pass<32 * (WARPS + 1)>(4 + half);

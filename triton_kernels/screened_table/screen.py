@@ -24,8 +24,9 @@ SCREEN_THREADS, RESCORE_WARPS = 320, 4
 PART, STEP = 8, 256
 """Rows of the table that `screen.cu`, and columns that `rescore.cu` copies at a time."""
 
-MOST_COLUMNS = 8192
-"""Digits of so many columns fit the registers of a program, and x its shared memory."""
+LEAST_COLUMNS, MOST_COLUMNS = 2048, 8192
+"""Shorter rows would be copied before the next are claimed; digits of so many columns fit the
+registers of a program, and x its shared memory."""
 
 
 @triton.jit(do_not_specialize=["logits"])
@@ -68,8 +69,9 @@ def rescore_table_kernel(
 def is_served(weight: Tensor) -> bool:
     """Whether the kernels serve a table [N, K] in this export."""
     features, columns = weight.shape
-    whole = features % UNIT == 0 and columns % STEP == 0 and columns <= MOST_COLUMNS
-    return whole and capability() == H100 and cuda_source.is_compiling()
+    whole = features % UNIT == 0 and columns % STEP == 0
+    fits = LEAST_COLUMNS <= columns <= MOST_COLUMNS
+    return whole and fits and capability() == H100 and cuda_source.is_compiling()
 
 
 def launch(
@@ -104,7 +106,7 @@ def launch(
 
 
 def screen_slots(padded: int) -> int:
-    """Return the slots of a ring of rows of so many digits."""
+    """Return the slots of a ring of rows of so many digits, beside sums and barriers."""
     groups = padded // GROUP
     warps = -(-groups // -(-groups // 8))
     sums = 2 * (warps * UNIT * 24 * 4 + 16)
@@ -112,6 +114,6 @@ def screen_slots(padded: int) -> int:
 
 
 def rescore_slots(columns: int) -> int:
-    """Return the slots of a warp's ring, beside rows of x of so many columns."""
+    """Return the slots of a warp's ring, beside rows of x of so many columns and a list."""
     rest = SHARED - ROWS * (2 * columns + 16) - 1024
     return min(rest // (RESCORE_WARPS * UNIT * (2 * STEP + 16)), 8)

@@ -26,7 +26,8 @@ NAMES = {
     ATTENTION: re.compile(r"sdpa|attention|bmm|softmax|flash|fmha", re.IGNORECASE),
     INT4: re.compile(r"int4|layer_products", re.IGNORECASE),
     DENSE: re.compile(
-        r"triton_tem_fused|gemm|gemv|cutlass|nvjet|dense_small_m|(digits|screen(_table)?|rescore(_table)?|whole)_kernel",
+        r"triton_tem_fused|gemm|gemv|cutlass|nvjet|dense_small_m"
+        r"|(digits|(screen|rescore)(_table)?|whole)_kernel",
         re.IGNORECASE,
     ),
 }
