@@ -22,13 +22,14 @@ MAY_IMPORT = {
     "runtime_runner": {"runtime_runner", *COMMON},
 }
 EXCEPTIONS = {
+    ("runtime_runner/decode", "triton_kernels"),
     ("runtime_runner/drafters", "triton_kernels"),
     ("runtime_runner/sampling", "triton_kernels"),
     ("runtime_runner/cli.py", "lab"),  # --plot
     ("src/eagle_aot/__init__.py", "export"),
     ("src/eagle_aot/__init__.py", "runtime_runner"),
 }
-"""Imports that are allowed in one place: kernels that choose tokens, plots, and the names that the
+"""Imports that are allowed in one place: kernels of a round, plots, and the names that the
 package itself offers, which it imports on first use."""
 
 TRANSFORMERS = re.compile(r"^\s*(?:from|import) transformers\b", re.MULTILINE)

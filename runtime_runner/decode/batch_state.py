@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner.decode.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.decode.step import masked
 from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from eagle_aot.triton_kernels.device import launches_kernels
 
 
 class BatchState:
@@ -91,13 +92,17 @@ class BatchState:
 
     def advance(self, accepted: Accepted, *, scattered: bool) -> None:
         """Continue after the accepted path, which is `scattered` over slots if it is a tree's."""
-        torch.gather(accepted.tokens, 1, accepted.count.unsqueeze(1), out=self.bonus)
-        first = accepted.bonus_position
-        masked(first >= 0, first + accepted.count + 1, out=self.position)
+        tokens, count, first = accepted.tokens, accepted.count, accepted.bonus_position
+        if tokens.device.type != "cpu" and launches_kernels():
+            from eagle_aot.triton_kernels.chain_rows import launch_advance
+
+            launch_advance(tokens, count, first, self.bonus, self.position, self.moves)
+        else:
+            torch.gather(tokens, 1, count.unsqueeze(1), out=self.bonus)
+            masked(first >= 0, first + count + 1, out=self.position)
+            self.moves.fill_(-1)
         if scattered:
             self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
-        else:
-            self.moves.fill_(-1)
 
 
 def path_slots(accepted: Accepted, tail_length: int) -> Tensor:

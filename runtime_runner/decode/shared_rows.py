@@ -88,8 +88,8 @@ def share_rows(
     tokens = torch.cat((bonus, draft.tokens), dim=1)
     batch, parts = len(tokens), lines.rows_of_a_text // lines.rows
     unused = lines.rows_of_a_text - tokens.shape[1]
-    used = limits.depth.clamp(max=draft.tokens.shape[1]) + 1
-    rows = chain_rows(pad(tokens, (0, unused)), first, sequences, moves.shape[1], used)
+    further = limits.depth.clamp(max=draft.tokens.shape[1])
+    rows = chain_rows(pad(tokens, (0, unused)), first, sequences, moves.shape[1], further)
     gains = pad(draft.survival, (1, unused)) * (rows.positions >= 0)
     text, part = chosen_parts(gains.unflatten(1, (parts, -1)).sum(2), rows, lines)
     places = text * parts + part

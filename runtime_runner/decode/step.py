@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.tensors import arange_cached
+from eagle_aot.triton_kernels.device import launches_kernels
 
 NO_SLOT = -1
 """The position, and the slot, of padding."""
@@ -66,19 +67,35 @@ class StepRows:
 
 
 def chain_rows(
-    tokens: Tensor, first: Tensor, sequences: Tensor, tail_length: int, used: Tensor | None = None
+    tokens: Tensor,
+    first: Tensor,
+    sequences: Tensor,
+    tail_length: int,
+    further: Tensor | None = None,
+    drafts: Tensor | None = None,
 ) -> StepRows:
     """Return consecutive rows, stored in the slots of their positions.
 
-    `tokens` int64 [B, T]; `first` int64 [B] is the position of each sequence's first row, negative
-    for padding; `used` int64 [B] is how many rows are valid, all of them where it is None.
+    `tokens` int64 [B, T], or int64 [B, 1] before `drafts` int64 [B, T - 1]; `first` int64 [B] is
+    the position of each sequence's first row, negative for padding; `further` int64 [B] is how many
+    rows after it are valid, all of them where it is None.
     """
+    if tokens.device.type != "cpu" and launches_kernels():
+        from eagle_aot.triton_kernels.chain_rows import launch_rows
+
+        drafts = tokens[:, 1:] if drafts is None else drafts
+        tokens, positions, tail = launch_rows(tokens, drafts, first, further, tail_length)
+        return StepRows(tokens, positions, sequences, tail)
+    if drafts is not None:
+        tokens = torch.cat((tokens, drafts), dim=1)
     first = first.unsqueeze(1)
     if tokens.shape[1] == 1:  # the first row is always used
         positions = first.clamp(min=-1)
         return StepRows(tokens, positions, sequences, chain_tail(positions, tail_length))
     offsets = arange_cached(0, tokens.shape[1], tokens.device)
-    is_valid = first >= 0 if used is None else (first >= 0) & (offsets < used.unsqueeze(1))
+    is_valid = first >= 0
+    if further is not None:
+        is_valid = is_valid & (offsets <= further.unsqueeze(1))
     positions = masked(is_valid, first + offsets)
     return StepRows(tokens, positions, sequences, chain_tail(positions, tail_length))
 
@@ -192,5 +209,5 @@ def rows_after(
     """Return the rows of a chain or a tree after the bonus tokens int64 [B, 1]; see `tree_rows`."""
     if draft.parents is not None:
         return tree_rows(bonus, first, sequences, draft, tail_length, limits)
-    used = None if limits is None else limits.depth + 1
-    return chain_rows(torch.cat((bonus, draft.tokens), dim=1), first, sequences, tail_length, used)
+    further = None if limits is None else limits.depth
+    return chain_rows(bonus, first, sequences, tail_length, further, draft.tokens)

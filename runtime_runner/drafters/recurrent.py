@@ -118,7 +118,7 @@ class RecurrentDrafter(HeadDrafter):
             accepted.bonus_position,
             accepted.sequences,
             self.tail_length,
-            accepted.count + 1,
+            accepted.count,
         )
         logits, recurrent = self._run(rows, features.gather(1, rows_of_path))
         self._keep(accepted, logits, recurrent)

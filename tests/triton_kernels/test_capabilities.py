@@ -195,6 +195,16 @@ def ngram_lookup(kernel: ModuleType) -> None:
     kernel.launch(empty(8, 32_788, dtype=torch.int64), integers, integers, 4, 3)
 
 
+def chain_rows(kernel: ModuleType) -> None:
+    """Launch all kernels for chains of 63 drafts; rows also without limits."""
+    of_rows, integers = empty(8, 64, dtype=torch.int64), empty(8, dtype=torch.int64)
+    tail = empty(8, 16, dtype=torch.int64)
+    kernel.launch_rows(of_rows, of_rows[:, 1:], integers, integers, 16)
+    kernel.launch_rows(of_rows, of_rows, integers, None, 16)
+    kernel.launch_accept(of_rows, of_rows, of_rows)
+    kernel.launch_advance(of_rows, integers, integers, of_rows[:, 0].contiguous(), integers, tail)
+
+
 Launch = Callable[[ModuleType], None]
 
 KERNELS: dict[Launch, str] = {
@@ -222,8 +232,12 @@ KERNELS: dict[Launch, str] = {
     topk_of_logits: "topk_logprobs.kernel",
     greedy_choice: "gumbel_argmax.kernel",
     ngram_lookup: "ngram_lookup",
+    chain_rows: "chain_rows",
 }
-OF_TOKENS = penalties_of_logits, thresholds_of_logits, topk_of_logits, greedy_choice, ngram_lookup
+OF_TOKENS = (
+    *(penalties_of_logits, thresholds_of_logits, topk_of_logits, greedy_choice, ngram_lookup),
+    chain_rows,
+)
 NARROWEST: dict[Launch, str] = {
     largest_int4_few_rows: "int4_gemm.small_m",
     wide_rows_attention: "sdpa_splitk.kernel",

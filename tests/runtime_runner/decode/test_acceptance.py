@@ -41,8 +41,8 @@ def test_chain_accepts_the_longest_common_prefix(pairs: list[tuple[int, int]], b
 
 
 def test_a_text_with_fewer_rows_than_others_accepts_no_others() -> None:
-    tokens, used = torch.tensor([[99, 31, 32, 33]] * 3), torch.tensor([4, 2, 1])
-    step = chain_rows(tokens, torch.tensor([5, 0, 7]), torch.arange(3), TAIL, used)
+    tokens, further = torch.tensor([[99, 31, 32, 33]] * 3), torch.tensor([3, 1, 0])
+    step = chain_rows(tokens, torch.tensor([5, 0, 7]), torch.arange(3), TAIL, further)
     assert accept(step, torch.tensor([[31, 32, 33, 6]] * 3)).count.tolist() == [3, 1, 0]
 
 
