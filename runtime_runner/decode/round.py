@@ -33,6 +33,7 @@ from eagle_aot.runtime_runner.decode.target import Forward, Target
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpack_logprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
+from eagle_aot.runtime_runner.sampling.sampler import greedy
 from eagle_aot.runtime_runner.sampling.token_masks import Followed, pack_rows
 
 
@@ -212,9 +213,7 @@ class Round:
     def decide(self, drafted: Drafted, forward: Forward) -> Tensor:
         """Accept, reseed the drafter and advance the batch state. Returns what `step` does."""
         batch, rows, (logits, features) = self.batch, drafted.rows, forward
-        following = rows.positions + 1
-        processed = self._processed(rows, logits, following)
-        choices = batch.sampler.choose(processed, following, rows.sequences)
+        processed, choices = self._chosen(rows, logits)
         accepted = accept(rows, choices)
         logprobs = self._logprobs(accepted, logits, processed)
         if self.drafter:
@@ -254,12 +253,16 @@ class Round:
         ).unsqueeze(1)
         self.batch.sampler.count(accepted.tokens, accepted.sequences, decided)
 
-    def _processed(self, rows: StepRows, logits: Tensor, following: Tensor) -> Tensor:
-        """Apply the logits processors to logits [B, T, V], each by its own path, for the positions
-        `following` int64 [B, T]."""
+    def _chosen(self, rows: StepRows, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the logits processors make of logits [B, T, V], each by its own path, and the
+        tokens int64 [B, T] that are chosen from it."""
         sampler = self.batch.sampler
+        if sampler.mode == SamplingMode.GREEDY:  # which reads no positions
+            return logits, greedy(logits)
+        following = rows.positions + 1
         paths = paths_of(rows) if sampler.mode == SamplingMode.PROCESSED else None
-        return sampler.processed(logits, following, rows.sequences, paths)
+        processed = sampler.processed(logits, following, rows.sequences, paths)
+        return processed, sampler.choose(processed, following, rows.sequences)
 
     def _logprobs(self, accepted: Accepted, logits: Tensor, processed: Tensor) -> list[Tensor]:
         """Return packed log probabilities of the path's tokens, if any sequence requested them."""

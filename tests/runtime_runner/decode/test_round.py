@@ -47,10 +47,10 @@ class Operations(TorchDispatchMode):
 
 
 DRAFTERS: dict[str, tuple[Any, int]] = {
-    "plain": (None, 16),
-    "ngram": (NgramDrafter(SIZES, CPU), 45),
-    "eagle3": (Eagle3Drafter(cast(Any, Forwards()), SIZES, torch.arange(32)), 65),
-    "gemma4_assistant": (AssistantDrafter(cast(Any, Forwards()), SIZES, torch.arange(32)), 73),
+    "plain": (None, 15),
+    "ngram": (NgramDrafter(SIZES, CPU), 42),
+    "eagle3": (Eagle3Drafter(cast(Any, Forwards()), SIZES, torch.arange(32)), 63),
+    "gemma4_assistant": (AssistantDrafter(cast(Any, Forwards()), SIZES, torch.arange(32)), 72),
 }
 
 
