@@ -26,8 +26,7 @@ NAMES = {
     ATTENTION: re.compile(r"sdpa|attention|bmm|softmax|flash|fmha", re.IGNORECASE),
     INT4: re.compile(r"int4|layer_products", re.IGNORECASE),
     DENSE: re.compile(
-        r"triton_tem_fused|gemm|gemv|cutlass|nvjet|dense_small_m"
-        r"|(digits|(screen|rescore)(_table)?|whole)_kernel",
+        r"triton_tem_fused|gemm|gemv|cutlass|nvjet|dense_small_m|digits_k|screen_|rescore_|whole_k",
         re.IGNORECASE,
     ),
 }
