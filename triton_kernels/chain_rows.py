@@ -12,9 +12,11 @@ BLOCK = 16
 """Rows that a program makes; those of a prompt may be many."""
 
 
+# Of pointers too: whether those of a prompt's rows are aligned depends on its length.
 @triton.jit(
     do_not_specialize=[
-        *("rows", "bonus_pitch", "drafts_pitch", "drafts_step", "first_pitch", "further_pitch")
+        *("bonus_ptr", "drafts_ptr", "first_ptr", "further_ptr", "rows"),
+        *("bonus_pitch", "drafts_pitch", "drafts_step", "first_pitch", "further_pitch"),
     ]
 )
 def rows_kernel(
@@ -73,7 +75,11 @@ def accept_kernel(
     tl.store(count_ptr + text, tl.min(tl.where(matches, WIDTH, row), 0))
 
 
-@triton.jit(do_not_specialize=["rows", "count_pitch", "first_pitch"])
+@triton.jit(
+    do_not_specialize=[
+        *("tokens_ptr", "count_ptr", "first_ptr", "rows", "count_pitch", "first_pitch")
+    ]
+)
 def advance_kernel(
     tokens_ptr: tl.tensor,
     count_ptr: tl.tensor,
@@ -102,8 +108,9 @@ def launch_rows(
     """Return the tokens int64 [B, T], positions int64 [B, T] and tails int64 [B, T, D] of chains.
 
     The first column of `bonus` int64 [B, any] is before `drafts` int64 [B, T - 1]. `first` int64
-    [B] are the positions of the first rows, negative for padding; `further` int64 [B] is how many
-    rows after it are valid, all of them where it is None. All of these may be expanded.
+    [B] are the positions of the first rows, negative for padding; `further` int64 [B], at least 0,
+    is how many rows after the first are valid, all of them where it is None. All of these may be
+    expanded.
     """
     texts, rows = len(drafts), drafts.shape[1] + 1
     tokens, positions = drafts.new_empty((texts, rows)), drafts.new_empty((texts, rows))
@@ -122,8 +129,8 @@ def launch_rows(
 
 
 def launch_accept(tokens: Tensor, choices: Tensor, positions: Tensor) -> Tensor:
-    """Return how many drafts of each chain equal the choices before them, int64 [B], up to the
-    first that does not or that has no position. All arguments are int64 [B, T], by row."""
+    """Return how many drafts of each chain come before the first that is not the choice of the row
+    before it, or that has no position: int64 [B]. All arguments are int64 [B, T], by row."""
     assert tokens.is_contiguous() and choices.is_contiguous() and positions.is_contiguous()
     texts, rows = tokens.shape
     count = tokens.new_empty(texts)

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 SHARED_MEMORY = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
 """KiB of shared memory per program, for every compute capability that kernels compile for."""
@@ -45,3 +46,8 @@ def launches_kernels() -> bool:
         return driver.active.utils is not None
     except (ImportError, OSError, RuntimeError, subprocess.SubprocessError):
         return False
+
+
+def launches_for(x: Tensor) -> bool:
+    """Whether Triton can launch kernels that read `x` [...]: it is on a GPU."""
+    return x.device.type != "cpu" and launches_kernels()

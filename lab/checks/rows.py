@@ -148,9 +148,9 @@ class RowCheck:
     def _chain(self, rows: int, used: int | None = None, start: int = 0) -> StepRows:
         first = self.context + start
         tokens = self._text[:, first : first + rows]
-        count = None if used is None else self._tensor([used - 1])
+        further = None if used is None else self._tensor([used - 1])
         return chain_rows(
-            tokens, self._tensor([first]), self._tensor([0]), self.runner.constants.tail, count
+            tokens, self._tensor([first]), self._tensor([0]), self.runner.constants.tail, further
         )
 
     def _decode(self, sequence: int, rows: range) -> Forward:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.step import StepRows, masked
-from eagle_aot.triton_kernels.device import launches_kernels
+from eagle_aot.triton_kernels.device import launches_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     rows = arange_cached(0, choices.shape[1], choices.device).expand_as(choices)
     if choices.shape[1] == 1:
         return rows, arange_cached(0, 1, choices.device).expand(len(choices))
-    if choices.device.type != "cpu" and launches_kernels():
+    if launches_for(choices):
         from eagle_aot.triton_kernels.chain_rows import launch_accept
 
         return rows, launch_accept(step.tokens, choices, step.positions)
     matches = step.tokens[:, 1:] == choices[:, :-1]
     if len(choices) > 1:  # some of them may have fewer rows
         matches = matches & (step.positions[:, 1:] >= 0)
-    # The first mismatch, or the number of drafts: a minimum is fewer kernels than running products.
+    # The first mismatch, or the number of drafts: fewer operations than running products.
     return rows, torch.where(matches, rows[:, -1:], rows[:, :-1]).amin(dim=1)
 
 

@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.decode.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.decode.step import masked
 from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from eagle_aot.triton_kernels.device import launches_kernels
+from eagle_aot.triton_kernels.device import launches_for
 
 
 class BatchState:
@@ -93,7 +93,7 @@ class BatchState:
     def advance(self, accepted: Accepted, *, scattered: bool) -> None:
         """Continue after the accepted path, which is `scattered` over slots if it is a tree's."""
         tokens, count, first = accepted.tokens, accepted.count, accepted.bonus_position
-        if tokens.device.type != "cpu" and launches_kernels():
+        if launches_for(tokens):
             from eagle_aot.triton_kernels.chain_rows import launch_advance
 
             launch_advance(tokens, count, first, self.bonus, self.position, self.moves)

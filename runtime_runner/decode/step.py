@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.tensors import arange_cached
-from eagle_aot.triton_kernels.device import launches_kernels
+from eagle_aot.triton_kernels.device import launches_for
 
 NO_SLOT = -1
 """The position, and the slot, of padding."""
@@ -77,10 +77,10 @@ def chain_rows(
     """Return consecutive rows, stored in the slots of their positions.
 
     `tokens` int64 [B, T], or int64 [B, 1] before `drafts` int64 [B, T - 1]; `first` int64 [B] is
-    the position of each sequence's first row, negative for padding; `further` int64 [B] is how many
-    rows after it are valid, all of them where it is None.
+    the position of each sequence's first row, negative for padding; `further` int64 [B], at least
+    0, is how many rows after the first are valid, all of them where it is None.
     """
-    if tokens.device.type != "cpu" and launches_kernels():
+    if launches_for(tokens):
         from eagle_aot.triton_kernels.chain_rows import launch_rows
 
         drafts = tokens[:, 1:] if drafts is None else drafts

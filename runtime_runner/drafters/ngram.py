@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from eagle_aot.triton_kernels.device import launches_kernels
+from eagle_aot.triton_kernels.device import launches_for
 
 LONGEST = 3
 """Maximum number of last tokens that are looked up."""
@@ -94,7 +94,7 @@ def continuations(tokens: Tensor, sequences: Tensor, last: Tensor, count: int) -
     the end of the text it continues with what was copied. A token that did not occur before is
     repeated.
     """
-    if tokens.device.type == "cpu" or not launches_kernels():
+    if not launches_for(tokens):
         return continuations_reference(tokens, sequences, last, count)
     from eagle_aot.triton_kernels.ngram_lookup import launch
 

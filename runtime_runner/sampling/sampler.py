@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.sampling.logprobs import pack_logprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 from eagle_aot.runtime_runner.sampling.token_masks import ROWS, TokenMasks
-from eagle_aot.triton_kernels.device import launches_kernels
+from eagle_aot.triton_kernels.device import launches_for, launches_kernels
 from eagle_aot.triton_kernels.gumbel_argmax import gumbel_argmax, perturbed
 
 RESERVED = -1
@@ -246,7 +246,7 @@ def greedy(logits: Tensor) -> Tensor:
     It is searched in blocks, then among their winners: one reduction over V would give a GPU only
     as many programs as there are rows. PyTorch's operators take four kernels, Triton's are two.
     """
-    if logits.device.type != "cpu" and launches_kernels():
+    if launches_for(logits) and (len(logits) == 1 or logits.is_contiguous()):  # others are copied
         from eagle_aot.triton_kernels.gumbel_argmax.kernel import launch_argmax
 
         return launch_argmax(logits.flatten(0, 1)).view(logits.shape[:-1])

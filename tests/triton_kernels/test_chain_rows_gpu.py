@@ -25,7 +25,7 @@ def test_the_kernels_do_what_pytorch_does(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_a_round_uses_them(rows: int) -> None:
+def test_a_round_is_that_of_a_cpu(rows: int) -> None:
     assert launches_kernels()
     pairs = zip(results_of_a_round(rows, "cuda"), results_of_a_round(rows, "cpu"), strict=True)
     assert all(torch.equal(found, expected) for found, expected in pairs)

@@ -6,7 +6,7 @@ own operators do the same, more slowly.
 
 from torch import Tensor
 
-from eagle_aot.triton_kernels.device import launches_kernels
+from eagle_aot.triton_kernels.device import launches_for
 
 
 def topk_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -15,7 +15,7 @@ def topk_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns log probabilities float32 [..., k] and columns int64 [..., k]. On a GPU equal logits are
     in the order of their columns.
     """
-    if logits.device.type == "cpu" or not launches_kernels():
+    if not launches_for(logits):
         return topk_logprobs_reference(logits, k)
     from eagle_aot.triton_kernels.topk_logprobs.kernel import launch
 

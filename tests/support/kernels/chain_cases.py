@@ -15,7 +15,8 @@ from eagle_aot.runtime_runner.decode.step import (
     rows_after,
 )
 
-FIRST = torch.tensor([5, 6, 7, -1, 0, 700]).repeat_interleave(2)[::2]  # not contiguous
+EVERY_FIRST = torch.tensor([5, 6, 7, -1, 0, 700]).repeat_interleave(2)
+FIRST = EVERY_FIRST[::2]  # not contiguous
 SEQUENCES = torch.arange(len(FIRST))
 ROWS = [1, 2, 5, 64]
 TAIL = 12  # no power of two
@@ -37,13 +38,13 @@ def step_of(rows: int) -> tuple[StepRows, Tensor]:
 
 def check_rows(kernel: ModuleType, rows: int, device: str = "cpu") -> None:
     """Compare rows with PyTorch's, also of tokens that are expanded."""
-    tokens = torch.arange(len(FIRST) * rows).view(-1, rows)
+    tokens = torch.arange(len(FIRST) * rows, device=device).view(-1, rows)
+    first, half = EVERY_FIRST.to(device)[::2], torch.tensor([rows // 2], device=device)
     for chain in (tokens, tokens[:, :1].expand(-1, rows)):
-        for further in (None, further_of(rows), torch.tensor([rows // 2]).expand(len(FIRST))):
-            bonus, drafts, first = (x.to(device) for x in (chain[:, :1], chain[:, 1:], FIRST))
-            limits = None if further is None else further.to(device)
-            found = kernel.launch_rows(bonus, drafts, first, limits, TAIL)
-            step = chain_rows(chain, FIRST, SEQUENCES, TAIL, further)
+        for further in (None, further_of(rows).to(device), half.expand(len(FIRST))):
+            found = kernel.launch_rows(chain[:, :1], chain[:, 1:], first, further, TAIL)
+            limits = None if further is None else further.cpu()
+            step = chain_rows(chain.cpu(), FIRST, SEQUENCES, TAIL, limits)
             expected = step.tokens, step.positions, step.tail
             for tensor, other in zip(found, expected, strict=True):
                 assert tensor.is_contiguous() and torch.equal(tensor.cpu(), other)
@@ -65,8 +66,9 @@ def check_advance(kernel: ModuleType, rows: int, device: str = "cpu") -> None:
     for tensor in (whole.bonus, whole.position, whole.moves):
         tensor.fill_(7)
     state = whole.narrow(len(FIRST))
-    taken = (x.to(device) for x in (accepted.tokens, accepted.count, accepted.bonus_position))
-    kernel.launch_advance(*taken, state.bonus, state.position, state.moves)
+    tokens, count = accepted.tokens.to(device), accepted.count.to(device)
+    first = step_of(rows)[0].positions.to(device)[:, 0]  # a column of the step's
+    kernel.launch_advance(tokens, count, first, state.bonus, state.position, state.moves)
     for name in ("bonus", "position", "moves"):
         found = whole.tensors()[name].cpu()
         assert torch.equal(found[:-1], expected.tensors()[name]) and (found[-1] == 7).all()
