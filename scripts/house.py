@@ -28,7 +28,7 @@ LIMITS = {
     "product lines": 52_690,
     "product files": 418,
     "scripts and lab lines": 11_280,
-    "test lines": 55_950,  # 55,184 before attention of wide heads was one kernel
+    "test lines": 55_960,  # 55,184 before attention of wide heads was one kernel
     "class names with two meanings": 0,
     "pairs of runner rooms that import each other": 0,
     "short files with one importer": 8,
