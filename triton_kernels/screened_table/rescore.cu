@@ -1,4 +1,4 @@
-// Computes the logits that may be the largest of their row, as rescore_kernel does, but fewer besides: 16 at a time.
+// Computes the logits that may be the largest of their row, as rescore_kernel does, but 16 at a time in place of 64.
 //
 // A block looks through its share of the upper bounds. Each of its warps computes one unit of 16 outputs after another, from a
 // ring of its own that it keeps filled, some columns of the unit's rows at a time. x lies in shared memory whole.
