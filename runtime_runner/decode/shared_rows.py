@@ -85,11 +85,10 @@ def share_rows(
     [B, D]. A text gets at most `limits` drafts.
     """
     assert draft.survival is not None
-    tokens = torch.cat((bonus, draft.tokens), dim=1)
-    batch, parts = len(tokens), lines.rows_of_a_text // lines.rows
-    unused = lines.rows_of_a_text - tokens.shape[1]
-    further = limits.depth.clamp(max=draft.tokens.shape[1])
-    rows = chain_rows(pad(tokens, (0, unused)), first, sequences, moves.shape[1], further)
+    (batch, drafts), parts = draft.tokens.shape, lines.rows_of_a_text // lines.rows
+    unused = lines.rows_of_a_text - 1 - drafts
+    further, padded = limits.depth.clamp(max=drafts), pad(draft.tokens, (0, unused))
+    rows = chain_rows(bonus, first, sequences, moves.shape[1], further, padded)
     gains = pad(draft.survival, (1, unused)) * (rows.positions >= 0)
     text, part = chosen_parts(gains.unflatten(1, (parts, -1)).sum(2), rows, lines)
     places = text * parts + part
