@@ -14,7 +14,8 @@ SHARED_MEMORY = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227,
 H100 = (9, 0)
 """The GPU that kernels are measured on, and checked for on machines without one."""
 
-H100_MULTIPROCESSORS = 132
+H100_MULTIPROCESSORS, H100_SHARED = 132, SHARED_MEMORY[H100] << 10
+"""Its multiprocessors, and the bytes of shared memory that one has for a program."""
 
 Sizes = TypeVar("Sizes")
 

@@ -9,6 +9,7 @@ __device__ __forceinline__ uint32_t packed(float a, float b) {
   bf162 v = __floats2bfloat162_rn(a, b);
   return *(uint32_t*)&v;
 }
+__device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
 __device__ __forceinline__ uint32_t half_pair(float a, float b) {
   __half2 v = __floats2half2_rn(a, b);
   return *(uint32_t*)&v;

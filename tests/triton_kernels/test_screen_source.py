@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.cuda_source import Macros, as_text
-from eagle_aot.triton_kernels.device import H100
+from eagle_aot.triton_kernels.device import H100, H100_SHARED
 from eagle_aot.triton_kernels.screened_table import packing
 from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
 from support.kernels.compiled import (
@@ -54,7 +54,7 @@ def compiled(source: Path, macros: Macros, directory: Path) -> CDLL:
     from eagle_aot.triton_kernels.screened_table import screen
 
     threads = screen.SCREEN_THREADS if source == SCREEN else 32 * screen.RESCORE_WARPS
-    macros = macros | {"SHARED": screen.SHARED, "LAUNCHED": threads}
+    macros = macros | packing.BOUNDS | {"SHARED": H100_SHARED, "LAUNCHED": threads}
     return compiled_for_cpu(f"{source.stem}_on_cpu.cpp", source, as_text(macros), directory)
 
 

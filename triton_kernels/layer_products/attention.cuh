@@ -46,7 +46,6 @@ __device__ __forceinline__ void tail_barrier() {
 __device__ __forceinline__ void multiply(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   multiply(d, a.x, a.y, a.z, a.w, b0, b1);
 }
-__device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
 __device__ __forceinline__ uint2 packed4(const float (&x)[4]) { return make_uint2(packed(x[0], x[1]), packed(x[2], x[3])); }
 __device__ __forceinline__ void store2(uint32_t at, uint2 v) { store1(at, v.x), store1(at + 4, v.y); }
 __device__ __forceinline__ float warp_sum(float v) {

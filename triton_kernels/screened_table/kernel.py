@@ -24,17 +24,12 @@ from eagle_aot.triton_kernels.dense_gemm.kernel import WARPS, dense_tile, launch
 from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, DenseTile
 from eagle_aot.triton_kernels.row_tiling import tile_counts
 from eagle_aot.triton_kernels.screened_table import screen
-from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
+from eagle_aot.triton_kernels.screened_table.packing import BOUNDS, GROUP, ScreenCopy
 
 STAGES = 3
 """Steps of the INT8 product in flight, measured on an H200."""
 
-ROUNDING = tl.constexpr(2.0**-11)
-DIGIT = tl.constexpr(254.0)
-"""How many steps of the second digit a step of the first has."""
-
-SATURATED = tl.constexpr(128.0)
-"""Logits that may be above it are all computed: a soft cap of 30 may make different ones equal."""
+DIGIT, ROUNDING, SATURATED = map(tl.constexpr, BOUNDS.values())
 
 
 @triton.jit

@@ -8,6 +8,13 @@ from torch import Tensor
 GROUP = 128
 """Columns that share a scale."""
 
+BOUNDS = {
+    "DIGIT": 254.0,  # steps of the second digit of x for one of the first
+    "ROUNDING": 2.0**-11,  # errors of float sums, in norms of their factors
+    "SATURATED": 128.0,  # larger logits are all computed: a soft cap of 30 may make them equal
+}
+"""What kernels bound logits by."""
+
 LARGEST = 127
 ROWS_AT_ONCE = 8192
 """Rows of a table that are packed at a time: in float64 a table has four times its bytes."""

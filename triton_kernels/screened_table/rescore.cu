@@ -6,7 +6,7 @@
 // A logit's bits are those of the dense product: tensor cores add 16 columns after 16 to one sum.
 //
 // Sizes are macros, which `screen.py` defines: OUTPUTS and COLUMNS of the table, SLOTS of a ring, SHARED bytes of shared memory,
-// and LAUNCHED threads.
+// and LAUNCHED threads. So is a number that bounds logits: see BOUNDS in `packing.py`.
 #include "../ptx.cuh"
 #include "../lanes.cuh"
 
@@ -25,15 +25,11 @@
 static_assert(MASKS + 4 * WARPS <= SHARED && SLOTS >= 2 && THREADS == LAUNCHED, "as screen.py has it");
 static_assert(COLUMNS % STEP == 0 && OUTPUTS % UNIT == 0, "whole pieces are copied");
 
-#define SATURATED 128.0f                        // as kernel.py has it
-
-__device__ __forceinline__ float rounded(float v) { return __bfloat162float(__float2bfloat16_rn(v)); }
-
 // Whether a row's largest logit may be in a unit.
 __device__ __forceinline__ bool may_win(const float* reached, const float* upper, int rows) {
   bool may = false;
 #pragma unroll
-  for (int m = 0; m < ROWS; m++) may |= m < rows && (rounded(upper[m]) >= rounded(reached[m]) || upper[m] > SATURATED);
+  for (int m = 0; m < ROWS; m++) may |= m < rows && (rounded(upper[m]) >= rounded(reached[m]) || upper[m] > (float)(SATURATED));
   return may;
 }
 

@@ -5,7 +5,7 @@
 // what they have and bounds logits.
 //
 // Sizes are macros, which `screen.py` defines: OUTPUTS and the columns PADDED, SLOTS of the ring, SHARED bytes of shared memory,
-// and LAUNCHED threads.
+// and LAUNCHED threads. So are numbers that bound logits: see BOUNDS in `packing.py`.
 #include "../ptx.cuh"
 #include "../lanes.cuh"
 
@@ -31,9 +31,6 @@
 #define BARRIERS (SUMS + 2 * SUM_BYTES)             // two of a slot, and then the units that slots have rows of
 static_assert(BARRIERS + 32 * SLOTS <= SHARED && SLOTS >= 3 && THREADS == LAUNCHED, "as screen.py has it");
 static_assert(PADDED % GROUP == 0 && OUTPUTS % UNIT == 0 && SCALE_BYTES % 16 == 0, "whole pieces are copied");
-
-#define DIGIT 254.0f                               // as kernel.py has them
-#define ROUNDING 0x1p-11f
 
 // A slot of the ring: its barriers count bytes, and warps that have done with it.
 struct Slot {
@@ -154,8 +151,8 @@ __device__ __forceinline__ void bound_logits(uint32_t base, const float* errors,
         high += load1(sums + w * UNIT * SUM_PITCH * 4);
         low += load1(sums + w * UNIT * SUM_PITCH * 4 + 4 * ROWS);
       }
-      const float approximate = high * scale + low * (scale / DIGIT);
-      const float bound = norm * (error[i] + ROUNDING * (copied[i] + error[i])) + lacking * copied[i];
+      const float approximate = high * scale + low * (scale / (float)(DIGIT));
+      const float bound = norm * (error[i] + (float)(ROUNDING) * (copied[i] + error[i])) + lacking * copied[i];
       largest = fmaxf(largest, approximate - bound), upper = fmaxf(upper, approximate + bound);
       if (m < rows) out[(size_t)m * OUTPUTS + row + 4 * i] = __float2bfloat16_rn(approximate);
     }

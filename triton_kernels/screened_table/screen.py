@@ -12,11 +12,10 @@ from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels import cuda_source
 from eagle_aot.triton_kernels.cuda_source import Macros, as_text, described
-from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability, multiprocessors
-from eagle_aot.triton_kernels.screened_table.packing import GROUP, ScreenCopy
+from eagle_aot.triton_kernels.device import H100, H100_SHARED, capability, multiprocessors
+from eagle_aot.triton_kernels.screened_table.packing import BOUNDS, GROUP, ScreenCopy
 
 SCREEN, RESCORE = (Path(__file__).with_name(name) for name in ("screen.cu", "rescore.cu"))
-SHARED = SHARED_MEMORY[H100] << 10
 UNIT, ROWS = 16, 8
 """Rows of the table, and of x, that a program multiplies at a time."""
 
@@ -94,14 +93,15 @@ def launch(
     # Not the rows: for one row torch would make a kernel without that argument.
     more = norms, largest_only, uppers, out, out.numel()
     grid = (count * multiprocessors(),)
-    macros: Macros = {"PADDED": padded, "OUTPUTS": features, "SLOTS": screen_slots(padded)}
+    sizes: Macros = {"PADDED": padded, "OUTPUTS": features, "SLOTS": screen_slots(padded)}
     wrap_triton(screen_table_kernel)[grid](
         *(digits, copy.values, copy.scales, copy.errors, copy.norms, *more),
-        CUDA=described(SCREEN, as_text(macros), SCREEN_THREADS, SHARED),
+        CUDA=described(SCREEN, as_text(sizes | BOUNDS), SCREEN_THREADS, H100_SHARED),
     )
-    macros = {"COLUMNS": columns, "OUTPUTS": features, "SLOTS": rescore_slots(columns)}
+    sizes = {"COLUMNS": columns, "OUTPUTS": features, "SLOTS": rescore_slots(columns)}
     wrap_triton(rescore_table_kernel)[grid](
-        *(x, weight, *more), CUDA=described(RESCORE, as_text(macros), 32 * RESCORE_WARPS, SHARED)
+        *(x, weight, *more),
+        CUDA=described(RESCORE, as_text(sizes | BOUNDS), 32 * RESCORE_WARPS, H100_SHARED),
     )
 
 
@@ -110,10 +110,10 @@ def screen_slots(padded: int) -> int:
     groups = padded // GROUP
     warps = -(-groups // -(-groups // 8))
     sums = 2 * (warps * UNIT * 24 * 4 + 16)
-    return min((SHARED - sums - 16 * 32) // (PART * (padded + 16 + 2 * groups)), 16)
+    return min((H100_SHARED - sums - 16 * 32) // (PART * (padded + 16 + 2 * groups)), 16)
 
 
 def rescore_slots(columns: int) -> int:
     """Return the slots of a warp's ring, beside rows of x of so many columns and a list."""
-    rest = SHARED - ROWS * (2 * columns + 16) - 1024
+    rest = H100_SHARED - ROWS * (2 * columns + 16) - 1024
     return min(rest // (RESCORE_WARPS * UNIT * (2 * STEP + 16)), 8)

@@ -13,12 +13,10 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.cuda_source import Macros, as_text, described
-from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY
+from eagle_aot.triton_kernels.device import H100_SHARED
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import LOG2_E, Tiling
 
 SOURCE = Path(__file__).with_name("wide.cu")
-SHARED = SHARED_MEMORY[H100] << 10
-"""Bytes of shared memory: all that a multiprocessor has for one program."""
 
 
 @triton.jit(do_not_specialize=["items", "of_text", "of_cache"])
@@ -75,5 +73,5 @@ def launch(
         batch * rows * heads,
         rows * heads,
         of_cache,
-        CUDA=described(SOURCE, as_text(macros), 32 * tiles.warps, SHARED),
+        CUDA=described(SOURCE, as_text(macros), 32 * tiles.warps, H100_SHARED),
     )
